@@ -15,7 +15,7 @@ use crate::store::{Cells, Document, Documents, Queries, Result, StoredDeliveries
 const AT_ONCE: usize = 16;
 
 /// The incidents of groups that last, and their silences.
-pub(super) struct GroupIncidents {
+pub struct GroupIncidents {
     pub groups: StoredGroups,
     pub deliveries: StoredDeliveries,
     pub queries: Arc<dyn Queries>,

@@ -24,7 +24,7 @@ use crate::presence::{Incident, Judgement, LEAST, Members, earlier_from, judge_i
 use crate::store::{Delivery, Document, EngineError, MAX_CHANGES, Result};
 
 /// Judges the notifications of one receiver.
-pub(super) struct Incidents {
+pub struct Incidents {
     pub lasting: Arc<GroupIncidents>,
     pub census: Arc<Census>,
     pub labels: Vec<String>,

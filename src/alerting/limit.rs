@@ -28,7 +28,7 @@ pub struct RateLimit {
 /// The state of one limit, shared by all instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct LimitState {
+pub struct LimitState {
     /// When messages were sent (ms), in order.
     sent: Vec<i64>,
     /// The digest that its receiver does not have yet, if any.
@@ -37,7 +37,7 @@ pub(super) struct LimitState {
 
 /// A digest that is to be delivered. Its notifications are stored beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct OpenDigest {
+pub struct OpenDigest {
     /// The id of the notification.
     pub id: String,
     pub sealed_at: Timestamp,
@@ -104,7 +104,7 @@ impl TableValue for DigestMembers {
 }
 
 /// The limit of one receiver. The notifications of an open digest stay in memory while this instance delivers it.
-pub(super) struct ReceiverLimit {
+pub struct ReceiverLimit {
     pub limit: RateLimit,
     receiver: String,
     documents: Documents,

@@ -82,6 +82,12 @@ pub use channel::{
 #[doc(hidden)]
 pub use channel::{MailContent, body};
 pub use group::group_in;
+#[doc(hidden)]
+pub use group_incidents::GroupIncidents;
+#[doc(hidden)]
+pub use incidents::Incidents;
+#[doc(hidden)]
+pub use limit::{LimitState, OpenDigest, ReceiverLimit};
 pub use limit::{MAX_MESSAGES, RateLimit};
 #[doc(hidden)]
 pub use message::ReceiverMessage;

@@ -1,8 +1,10 @@
 //! The answer to a batch: its counts, and an answer to each entry, in order.
 
-use axum::http::header::CONTENT_TYPE;
+use axum::Json;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
@@ -19,18 +21,34 @@ const MAX_ANSWERS: usize = 16 << 20;
 /// The answers so far.
 #[derive(Default)]
 pub(super) struct EntryAnswers {
-    /// A list of JSON values, separated by commas.
-    json: Vec<u8>,
-    count: u64,
+    list: Vec<Box<RawValue>>,
+    /// The bytes of the list.
+    bytes: usize,
+}
+
+/// The whole answer: counts by their names, and the list under its name.
+struct BatchAnswer<'a> {
+    counts: &'a [(&'a str, u64)],
+    name: &'a str,
+    list: &'a [Box<RawValue>],
+}
+
+impl Serialize for BatchAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.counts.len() + 1))?;
+        for (count, number) in self.counts {
+            map.serialize_entry(count, number)?;
+        }
+        map.serialize_entry(self.name, self.list)?;
+        map.end()
+    }
 }
 
 impl EntryAnswers {
     pub fn add(&mut self, answer: &impl Serialize) {
-        if self.count > 0 {
-            self.json.push(b',');
-        }
-        self.count += 1;
-        serde_json::to_writer(&mut self.json, answer).expect("plain structs with text keys are JSON");
+        let answer = to_raw_value(answer).expect("plain structs with text keys are JSON");
+        self.bytes += answer.get().len();
+        self.list.push(answer);
     }
 
     /// Whether there is room for answers to further entries.
@@ -38,7 +56,7 @@ impl EntryAnswers {
     /// # Errors
     /// There is none: the batch ends.
     pub fn has_room(&self) -> Result<(), HttpError> {
-        match self.json.len() < MAX_ANSWERS {
+        match self.bytes < MAX_ANSWERS {
             true => Ok(()),
             false => {
                 Err(HttpError::too_large("the answers are too long; send the others in another request"))
@@ -48,16 +66,12 @@ impl EntryAnswers {
 
     /// The answer to a batch that was read to its end: these counts, and the answers under `name`.
     pub fn response(self, counts: &[(&str, u64)], name: &str) -> Response {
-        let counts = counts.iter().map(|(count, number)| format!("\"{count}\":{number},"));
-        let mut json = format!("{{{}\"{name}\":[", counts.collect::<String>()).into_bytes();
-        json.extend(self.json);
-        json.extend_from_slice(b"]}");
-        ([(CONTENT_TYPE, "application/json")], json).into_response()
+        Json(BatchAnswer { counts, name, list: &self.list }).into_response()
     }
 
     /// A problem that ended the batch, with the number of entries that have an answer.
     pub fn with(&self, problem: HttpError) -> HttpError {
-        problem.with("answered", self.count.into())
+        problem.with("answered", (self.list.len() as u64).into())
     }
 }
 
@@ -92,8 +106,19 @@ mod tests {
         while answers.has_room().is_ok() {
             answers.add(&text);
         }
-        let each = 6 * MAX_REASON + 3;
-        assert!((MAX_ANSWERS..MAX_ANSWERS + each).contains(&answers.json.len()), "{}", answers.json.len());
+        let each = 6 * MAX_REASON + 2;
+        assert!((MAX_ANSWERS..MAX_ANSWERS + each).contains(&answers.bytes), "{}", answers.bytes);
         assert_eq!(answers.has_room().unwrap_err().status(), 413);
+    }
+
+    #[test]
+    fn an_answer_has_the_counts_and_then_the_list() {
+        let mut answers = EntryAnswers::default();
+        answers.add(&"a\"b");
+        answers.add(&1);
+        let counts = [("recorded", 1), ("refused", 2)];
+        let answer = BatchAnswer { counts: &counts, name: "heartbeats", list: &answers.list };
+        let json = serde_json::to_string(&answer).unwrap();
+        assert_eq!(json, r#"{"recorded":1,"refused":2,"heartbeats":["a\"b",1]}"#);
     }
 }

@@ -67,6 +67,13 @@ pub(super) struct FleetSummary {
     pub json: String,
 }
 
+#[derive(Serialize)]
+struct DatedContent<'a> {
+    at: Timestamp,
+    #[serde(flatten)]
+    content: &'a SummaryContent,
+}
+
 /// Everything but the moment.
 #[derive(Serialize)]
 pub(super) struct SummaryContent {
@@ -261,7 +268,7 @@ impl FleetSummary {
     fn new(at: Timestamp, content: SummaryContent) -> serde_json::Result<FleetSummary> {
         let text = serde_json::to_string(&content)?;
         let tag = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..16]);
-        let json = format!("{{\"at\":{},{}", serde_json::to_string(&at)?, &text[1..]);
+        let json = serde_json::to_string(&DatedContent { at, content: &content })?;
         Ok(FleetSummary { at, content, tag, json })
     }
 }

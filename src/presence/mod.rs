@@ -82,7 +82,7 @@ pub use policy::{
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{DueReminders, OngoingSilence, due_reminders};
 pub use rhythm::Rhythm;
-pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
+pub use roster::{EngineTime, FARTHEST_AHEAD, MAX_LEASE, Renewed, RosterState, is_plausible};
 pub use round_trip::{MAX_ROUND_TRIP, Progress, RoundTrip, least_canary_period, least_probe_period};
 pub use shown::{Shown, is_visible};
 pub use timer::{

@@ -5,6 +5,12 @@
 //! has come up to it. A clock that was set forward is followed when the change has lasted: see `clock/steps.rs`. A
 //! lease that was valid while no instance could renew is valid for as long as before.
 //!
+//! # Why a time that is years ahead counts as absent
+//! The time of the fleet cannot go back, so one false moment in the engine would hold forever. The time of the last
+//! renewal is checked against the engine's clock and what was heard, and what was heard against the other two. Both of
+//! these must be far behind it: the clock of a machine without a battery begins years in the past, and then the stored
+//! moments are right.
+//!
 //! # Why a script repeats this
 //! On Redis the clock is the clock of the server, and an answer that took long holds an old time. So `renew.lua` reads
 //! the clock and decides in one step. A test gives the same generated cases to the script and to these rules.
@@ -17,6 +23,14 @@ use crate::clock::{Steps, Timestamp};
 /// No version of Rollcall asks for a longer lease. A lease that ends later was written by another program, or by a
 /// server whose clock was wrong; it is removed.
 pub const MAX_LEASE: Duration = Duration::from_secs(60);
+
+/// A moment further ahead than this was not written by Rollcall, which has the time of one clock everywhere.
+pub const FARTHEST_AHEAD: Duration = Duration::from_secs(400 * 86_400);
+
+/// Whether a stored moment may be true by these clocks: one of them is not far behind it.
+pub fn is_plausible(stored: Timestamp, clocks: &[Timestamp]) -> bool {
+    stored < Timestamp::NEVER && clocks.iter().any(|clock| stored <= *clock + FARTHEST_AHEAD)
+}
 
 /// While the engine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
 const SLOWER: u32 = 5;
@@ -57,7 +71,7 @@ pub struct Renewed {
 }
 
 impl RosterState {
-    /// Takes or renews a lease. The time of the fleet is never before `heard`.
+    /// Takes or renews a lease. The time of the fleet is never before `heard`, unless `heard` is not plausible.
     pub fn renew(
         &mut self,
         instance: &str,
@@ -65,10 +79,14 @@ impl RosterState {
         heard: Option<Timestamp>,
         time: EngineTime,
     ) -> Renewed {
-        let expected = time.expected.map(|expected| self.last.map_or(expected, |last| expected.max(last)));
+        let heard = heard.filter(|heard| *heard < Timestamp::NEVER).unwrap_or(Timestamp::ZERO);
+        let last = self.last.filter(|last| is_plausible(*last, &[time.clock, heard]));
+        let is_true = is_plausible(heard, &[time.clock, last.unwrap_or(heard)]);
+        let heard = if is_true { heard } else { Timestamp::ZERO };
+        let expected = time.expected.map(|expected| last.map_or(expected, |last| expected.max(last)));
         let followed = self.steps.follow(time.clock, expected);
-        let mut now = followed.max(heard.unwrap_or(Timestamp::ZERO));
-        if let Some(last) = self.last {
+        let mut now = followed.max(heard);
+        if let Some(last) = last {
             let passed = if self.steps.held.is_some() { Duration::ZERO } else { time.passed };
             let passed = passed.as_millis() as u64 * u64::from(1000 - SLOWER) / 1000;
             now = now.max(last + Duration::from_millis(passed));
@@ -123,6 +141,32 @@ mod tests {
             let passed = Duration::from_secs(passed);
             let renewed = state.renew("one", lease, heard.map(at), by(at(clock), passed));
             assert_eq!(renewed.now, at(0) + Duration::from_millis(now), "{last:?} {clock} {heard:?}");
+            assert_eq!(state.last, Some(renewed.now));
+        }
+    }
+
+    #[test]
+    fn a_moment_that_is_years_ahead_of_both_other_clocks_counts_as_absent() {
+        const DAY: i64 = 86_400;
+        let year = 365 * DAY;
+        let never = Timestamp::NEVER.since(at(0)).as_secs() as i64;
+        // The last time, the engine's clock, how far was heard, the time now (s).
+        let cases = [
+            (Some(399 * DAY), 0, None, 399 * DAY),
+            (Some(401 * DAY), 0, None, 0),
+            (Some(20 * year), 0, Some(-1), 0),
+            (Some(never), 0, None, 0),
+            (Some(1), 0, Some(20 * year), 1),
+            (None, 0, Some(never), 0),
+            // The engine's clock is wrong: it was never set.
+            (Some(20 * year), 0, Some(20 * year - 1), 20 * year),
+            (None, 0, Some(20 * year), 20 * year),
+        ];
+        for (last, clock, heard, now) in cases {
+            let mut state = RosterState { last: last.map(at), ..RosterState::default() };
+            let lease = Duration::from_secs(10);
+            let renewed = state.renew("one", lease, heard.map(at), by(at(clock), Duration::ZERO));
+            assert_eq!(renewed.now, at(now), "{last:?} {clock} {heard:?}");
             assert_eq!(state.last, Some(renewed.now));
         }
     }

@@ -200,6 +200,7 @@ impl Table {
 
     pub fn named(name: &str) -> Option<Table> {
         let (name, receiver) = read_place(name);
+        let receiver = receiver.map(ReceiverName::of);
         Table::all(receiver.as_slice()).find(|table| (table.as_str(), table.receiver()) == (name, receiver))
     }
 
@@ -221,6 +222,12 @@ impl Table {
             Table::Sessions | Table::Watched | Table::Policies | Table::Counts => Stored::Other,
             Table::MinuteCounts | Table::HourCounts | Table::Rhythms => Stored::Other,
         }
+    }
+
+    /// The word for the values in this place of an engine: a table, or a page of it.
+    pub(super) fn what_in(place: &str) -> Option<Stored> {
+        let name = read_place(place).0;
+        Table::all(&[ReceiverName::ANY]).find(|table| table.as_str() == name).map(Table::what)
     }
 
     /// The partition of a cell, by its name; the number after the last is that of the fleet.
@@ -355,6 +362,7 @@ impl Index {
 
     pub fn named(name: &str) -> Option<Index> {
         let (name, receiver) = read_place(name);
+        let receiver = receiver.map(ReceiverName::of);
         Index::all(receiver.as_slice()).find(|index| (index.as_str(), index.receiver()) == (name, receiver))
     }
 
@@ -378,6 +386,12 @@ impl Index {
     pub fn what(self) -> Stored {
         self.table().map_or(Stored::Notes, Table::what)
     }
+
+    /// The word for the entries in this place of an engine.
+    pub(super) fn what_in(place: &str) -> Option<Stored> {
+        let name = read_place(place).0;
+        Index::all(&[ReceiverName::ANY]).find(|index| index.as_str() == name).map(Index::what)
+    }
 }
 
 /// The name of a table or an index, with the receiver behind a colon.
@@ -386,8 +400,8 @@ fn place(name: &'static str, receiver: Option<ReceiverName>) -> Cow<'static, str
 }
 
 /// The name and the receiver of a [`place`].
-fn read_place(place: &str) -> (&str, Option<ReceiverName>) {
-    place.split_once(':').map_or((place, None), |(name, of)| (name, Some(ReceiverName::of(of))))
+fn read_place(place: &str) -> (&str, Option<&str>) {
+    place.split_once(':').map_or((place, None), |(name, of)| (name, Some(of)))
 }
 
 impl Display for Table {

@@ -1,10 +1,21 @@
 //! Values as text in an engine.
 
+use serde_json::value::RawValue;
+
 use super::{EngineError, Result};
 use crate::cause::json;
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
+    serde_json::to_string(value).map_err(not_written)
+}
+
+/// A value as JSON that becomes a part of another value.
+pub(super) fn raw_json(value: &impl serde::Serialize) -> Result<Box<RawValue>> {
+    serde_json::value::to_raw_value(value).map_err(not_written)
+}
+
+fn not_written(error: serde_json::Error) -> EngineError {
+    EngineError::Damaged(format!("cannot be written: {error}"))
 }
 
 /// A value from JSON; `what` names it in the error.

@@ -8,6 +8,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use super::json::{from_json, to_json};
 use super::member_names::name_of;
@@ -383,42 +384,53 @@ impl Notification {
         }
     }
 
-    /// The readable records and intervals of a notification. JSON escapes a quotation mark within a string, so no
-    /// label contains the begin of a list or of a record.
+    /// The readable members of a notification; `None`: there is none, or the text is no JSON.
     fn in_part(group: &str, text: &str) -> Option<Notification> {
-        let offline = text.find(OFFLINE)?;
-        let online = offline + text[offline..].find(ONLINE)?;
-        let blind = online + text[online..].find(BLIND)?;
-        let first = |after: &str| text.find(after).map(|at| &text[at + after.len()..]);
-        let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
-        let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
+        let parts: NotificationParts<'_> = serde_json::from_str(text).ok()?;
+        let labels = parts.group.and_then(one_of::<Group>).map(|group| group.labels);
+        let sealed_at = parts.sealed_at.and_then(one_of).unwrap_or(Timestamp::ZERO);
         let group = Group { key: group.to_owned(), labels: labels.unwrap_or_default() };
         // The list of notified receivers does not match the readable returns any more, so every receiver is notified
         // of each.
         let notification = Notification {
-            offline: each_of(&text[offline..online], r#"{"id":"#),
-            online: each_of(&text[online..blind], r#"{"id":"#),
-            blind: each_of(&text[blind..], r#"{"from":"#),
-            ..Notification::empty(group, sealed_at.unwrap_or(Timestamp::ZERO))
+            offline: each_of(parts.offline),
+            online: each_of(parts.online),
+            blind: each_of(parts.blind),
+            timers: each_of(parts.timers),
+            ..Notification::empty(group, sealed_at)
         };
-        let Notification { offline, online, blind, .. } = &notification;
-        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
+        let Notification { offline, online, blind, timers, .. } = &notification;
+        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty() && timers.is_empty();
         (!is_empty).then_some(notification)
     }
 }
 
-pub(super) const OFFLINE: &str = r#","offline":["#;
-pub(super) const ONLINE: &str = r#"],"online":["#;
-pub(super) const BLIND: &str = r#"],"blind":["#;
-
-/// The value at the begin of a text, whatever follows it.
-fn first_of<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
-    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
+/// The fields of a notification that are read one by one, because another one cannot be read.
+#[derive(Deserialize)]
+struct NotificationParts<'a> {
+    #[serde(borrow)]
+    group: Option<&'a RawValue>,
+    #[serde(borrow)]
+    sealed_at: Option<&'a RawValue>,
+    #[serde(borrow)]
+    offline: Option<&'a RawValue>,
+    #[serde(borrow)]
+    online: Option<&'a RawValue>,
+    #[serde(borrow)]
+    blind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    timers: Option<&'a RawValue>,
 }
 
-/// The readable values of a list, each of which begins with `begin`.
-fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
-    list.match_indices(begin).filter_map(|(at, _)| first_of(&list[at..])).collect()
+fn one_of<T: serde::de::DeserializeOwned>(value: &RawValue) -> Option<T> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// The readable values of a list.
+fn each_of<T: serde::de::DeserializeOwned>(list: Option<&RawValue>) -> Vec<T> {
+    let list: Vec<&RawValue> =
+        list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default();
+    list.into_iter().filter_map(one_of).collect()
 }
 
 /// The incidents of a stored notification of the group with this key; and its JSON with `incidents`, if it had none

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{Layout, Result};
 use crate::presence::{Interval, OfflineRecord};
@@ -18,6 +19,13 @@ pub enum OutboxEvent {
     Blind(Interval),
     /// The engine lost the fleet, or a part of it.
     DataLost(DataLoss),
+}
+
+/// [`OutboxEvent::Record`] with the JSON of its record, which an engine stores beside it.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum EncodedEvent<'a> {
+    Record(&'a RawValue),
 }
 
 impl OutboxEvent {
@@ -91,4 +99,20 @@ pub trait OutboxStore: Layout {
     /// An engine of several servers may remove them later; until then it returns them again only if a group may have
     /// lost them.
     async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::store::json::to_json;
+
+    #[test]
+    fn an_event_with_an_encoded_record_is_the_event_of_that_record() {
+        let at = Timestamp::from_millis(1_732_147_200_000);
+        let record = OfflineRecord::open("detector:a\"b".parse().unwrap(), at, at, at);
+        let json = serde_json::value::to_raw_value(&record).unwrap();
+        let event = to_json(&EncodedEvent::Record(&json)).unwrap();
+        assert_eq!(event, to_json(&OutboxEvent::Record(record)).unwrap());
+    }
 }

@@ -27,7 +27,7 @@ fn ended(name: &str, end: AttemptEnd) -> EndedLease {
 }
 
 /// How often the server was asked, by commands and scripts, and how many bytes it has answered.
-fn asked(redis: &Redis) -> (usize, usize) {
+pub fn asked(redis: &Redis) -> (usize, usize) {
     let info = |section| -> String { ::redis::cmd("INFO").arg(section).query(&mut redis.client()).unwrap() };
     let commands = info("commandstats");
     let calls = commands.lines().filter(|line| !line.starts_with("cmdstat_info"));

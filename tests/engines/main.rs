@@ -17,6 +17,7 @@ mod layout;
 mod moving;
 mod openings_alike;
 mod reconnect;
+mod returns_on_redis;
 mod rhythms;
 mod roster_alike;
 mod servers;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rollcall::clock::{HeldStep, Skip, Steps, Timestamp};
-use rollcall::presence::{EngineTime, MAX_LEASE, Renewed, RosterState};
+use rollcall::presence::{EngineTime, FARTHEST_AHEAD, MAX_LEASE, Renewed, RosterState};
 use rollcall::store::redis::RENEW;
 
 use crate::support::redis::Redis;
@@ -30,14 +30,29 @@ struct Case {
     held: Option<(i64, i64)>,
 }
 
+/// Moments close to one another, and moments about as far apart as clocks may be.
+fn ms() -> impl Strategy<Value = i64> {
+    let far = FARTHEST_AHEAD.as_millis() as i64;
+    prop_oneof![
+        12 => 0..40_000i64,
+        3 => 40_000..200_000i64,
+        1 => far - 40_000..far + 40_000,
+        1 => -far - 40_000..40_000 - far,
+    ]
+}
+
+/// Such moments, and one that never comes.
+fn stored() -> impl Strategy<Value = i64> {
+    prop_oneof![16 => ms(), 1 => Just(Timestamp::NEVER.as_millis() - BEGIN)]
+}
+
 fn case() -> impl Strategy<Value = Case> {
-    let ms = || prop_oneof![4 => 0..40_000i64, 1 => 40_000..200_000i64];
     let names = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
-    let last = prop::option::of((ms(), ms()));
-    let ends = prop::collection::btree_map(names(), ms(), 0..4);
+    let last = prop::option::of((stored(), stored()));
+    let ends = prop::collection::btree_map(names(), stored(), 0..4);
     let lease = prop::sample::select(vec![300, 10_000, 15_000, 60_000]);
     let held = prop::option::of((1_001..200_000i64, -70_000..40_000i64));
-    (last, ends, names(), lease, prop::option::of(ms()), ms(), prop::option::of(ms()), held).prop_map(
+    (last, ends, names(), lease, prop::option::of(stored()), ms(), prop::option::of(ms()), held).prop_map(
         |(last, ends, instance, lease_ms, heard, clock, expected, held)| Case {
             last,
             ends,

@@ -17,7 +17,8 @@ use super::stored::text;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::{Change, Facts, IndexChange, KeyChange, Snapshot, Unit};
-use crate::store::json::to_json;
+use crate::store::json::{raw_json, to_json};
+use crate::store::outbox::EncodedEvent;
 use crate::store::{EngineError, Result, encoding};
 
 /// A change, ready to be written: the caller encodes it, which relieves the one thread that writes.
@@ -74,14 +75,13 @@ impl PreparedChange {
         let record = match &change.record {
             None => None,
             Some(record) => {
-                let json = to_json(record)?;
+                let json = raw_json(record)?;
                 Some(RecordRow {
                     id: record.id.to_string(),
                     detected: record.detected_at.as_millis(),
                     closed: record.back_at.map(Timestamp::as_millis),
-                    // The form of `OutboxEvent::Record`.
-                    event: format!("{{\"record\":{json}}}"),
-                    json,
+                    event: to_json(&EncodedEvent::Record(&json))?,
+                    json: json.get().to_owned(),
                 })
             }
         };

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
+use super::quarantine;
 use super::stored::text;
 use crate::store::change_set::What;
 use crate::store::json::to_json;
@@ -165,11 +166,7 @@ impl Cells for EmbeddedEngine {
         let (unreadable, reason, at) = (unreadable.clone(), why.to_owned(), place.clone());
         let write = move |database: &Connection| move_away(database, &unreadable, &at, &reason);
         self.writer.write("quarantine", write).await?;
-        self.telemetry.unreadable(
-            what,
-            &place,
-            &format!("{why}; the table unreadable keeps it: rollcall repair"),
-        );
+        self.telemetry.unreadable(what, &place, &quarantine::kept(why));
         Ok(())
     }
 }
@@ -307,7 +304,9 @@ fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &
         }
     };
     if is_gone {
-        let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
+        // A value that stays in use is read, and moved here, again and again.
+        let insert = "INSERT INTO unreadable(source, place, why, row) SELECT ?1, ?2, ?3, ?4 \
+                      WHERE NOT EXISTS (SELECT 1 FROM unreadable WHERE place = ?2 AND row = ?4)";
         database.execute(insert, params![source, place, why, to_json(&row)?])?;
     }
     Ok(())

@@ -6,7 +6,6 @@
 //! times a second, whatever the fleet's size.
 
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, params};
 
@@ -203,11 +202,13 @@ fn open_checked(path: &Path, partitions: Option<u16>) -> DatabaseResult<Connecti
     Ok(connection)
 }
 
-/// The steps of the clock: see `clock/steps.rs`. A value that is not a number counts as absent.
+/// The steps of the clock: see `clock/steps.rs`. A value that is not a number, or beyond the calendar, counts as absent.
 pub(super) fn steps(connection: &Connection) -> Steps {
-    let ms = |name| meta::<i64>(connection, name).ok();
-    let length = |name| ms(name).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-    let moment = |name| ms(name).map(Timestamp::from_millis);
+    let moment = |name| {
+        let ms = meta(connection, name).ok()?;
+        Some(Timestamp::from_millis(ms)).filter(|at| at.as_millis() == ms && *at < Timestamp::NEVER)
+    };
+    let length = |name| moment(name).map(|span| span.since(Timestamp::ZERO));
     let held = length("ahead").zip(moment("since")).map(|(ahead, since)| HeldStep { ahead, since });
     let skipped = moment("skipped_from").zip(moment("skipped_to")).map(|(from, to)| Skip { from, to });
     Steps { held, accepted: length("stepped").unwrap_or_default(), skipped }

@@ -19,8 +19,8 @@ use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, r
 use super::memory::InMemoryFleet;
 use super::quarantine::{self, QuarantineReport, RepairContext};
 use super::row::MaybeTimestamp;
-use crate::clock::Timestamp;
-use crate::presence::{BLIND_RETENTION, Hearing, Interval};
+use crate::clock::{Clock, Timestamp};
+use crate::presence::{BLIND_RETENTION, Hearing, Interval, is_plausible};
 use crate::store::json::from_json;
 use crate::store::{EngineError, Result, encoding};
 use crate::telemetry::Stored;
@@ -106,18 +106,24 @@ fn load(
     Ok(unreadable)
 }
 
-/// Loads the state of hearing. If it is unreadable, presumes a state and answers why.
+/// Loads the state of hearing. If it is unreadable, or years ahead of every clock, presumes a state and answers why.
 fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<QuarantineReport>> {
     let mut unreadable = None;
     let newest = memory.newest();
+    let clocks = [Clock::machine(), newest.unwrap_or(Timestamp::ZERO)];
+    let is_true = |hearing: &InMemoryHearing| hearing.state.heard.is_none_or(|at| is_plausible(at, &clocks));
     let mut heard = match heard(database).map_err(|why| why.to_string()) {
-        Ok(Some(heard)) => heard,
+        Ok(Some(heard)) if is_true(&heard) => heard,
         // The fleet is new.
         Ok(None) if newest.is_none() => InMemoryHearing::default(),
         lost => {
-            let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
+            let why = match lost {
+                Ok(None) => "it is missing".to_owned(),
+                Ok(Some(_)) => "it is years ahead of the clock".to_owned(),
+                Err(why) => why,
+            };
             let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
-            let location = "table meta name \"ears\"".to_owned();
+            let location = "table meta name \"hearing\"".to_owned();
             unreadable = Some(QuarantineReport { what: Stored::Hearing, location, why });
             InMemoryHearing::restore(&Hearing { heard: newest, ..Hearing::default() })
         }

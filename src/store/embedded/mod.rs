@@ -190,8 +190,7 @@ impl EmbeddedEngine {
         }
         let read = |database: &Connection| quarantine::quarantined_rows(database, MAX_LOGGED);
         for row in self.readers.read(read).await? {
-            let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", row.why);
-            self.telemetry.unreadable(row.what(), &row.location, &why);
+            self.telemetry.unreadable(row.what(), &row.location, &quarantine::kept(&row.why));
         }
         Ok(())
     }

@@ -49,6 +49,11 @@ pub(super) struct RepairContext<'a> {
     pub memory: Option<&'a InMemoryFleet>,
 }
 
+/// Why a row is in quarantine, and where it is now.
+pub(super) fn kept(why: &str) -> String {
+    format!("{why}; the table unreadable keeps it: rollcall repair")
+}
+
 /// The report of an unreadable row.
 #[derive(Clone, Debug)]
 pub(super) struct QuarantineReport {
@@ -212,16 +217,16 @@ impl UnreadableRow<'_> {
             self.location(),
             if is_repaired { "a replacement took its place" } else { "the row was removed" },
         );
+        let why = format!("{names} cannot be read; {what_now}");
         let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
-        database.execute(insert, params![self.rule.table, location, names, to_json(&self.shown())?])?;
+        database.execute(insert, params![self.rule.table, location, why, to_json(&self.shown())?])?;
         if is_repaired {
             self.repair(database, replacements)?
         } else {
             self.remove(database)?
         }
-        let why =
-            format!("{names} cannot be read; {what_now}, and the table unreadable keeps it: rollcall repair");
-        Ok(QuarantineReport { what: self.rule.what, location, why })
+        let what = self.rule.what_of(self.text(self.rule.key[0]));
+        Ok(QuarantineReport { what, location, why: kept(&why) })
     }
 
     /// All columns (JSON).
@@ -350,7 +355,7 @@ pub(super) struct QuarantinedRow {
     pub id: i64,
     pub table: String,
     pub location: String,
-    /// Why columns could not be read.
+    /// Why the row could not be read.
     pub why: String,
     /// All columns (JSON).
     pub row: String,
@@ -358,6 +363,10 @@ pub(super) struct QuarantinedRow {
 
 impl QuarantinedRow {
     pub fn what(&self) -> Stored {
-        TABLE_RULES.iter().find(|rule| rule.table == self.table).map_or(Stored::Other, |rule| rule.what)
+        let Some(rule) = TABLE_RULES.iter().find(|rule| rule.table == self.table) else {
+            return Stored::Other;
+        };
+        let row: serde_json::Value = serde_json::from_str(&self.row).unwrap_or_default();
+        rule.what_of(row[rule.key[0]].as_str())
     }
 }

@@ -7,6 +7,7 @@ use rusqlite::types::ValueRef;
 
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
+use crate::store::{Index, Table};
 use crate::telemetry::Stored;
 
 pub(super) struct TableRule {
@@ -15,6 +16,18 @@ pub(super) struct TableRule {
     /// The columns that identify a row, all of them in `columns`.
     pub key: &'static [&'static str],
     pub columns: &'static [ColumnRule],
+}
+
+impl TableRule {
+    /// The word for a row, by the first column of its key: a cell and an entry are named after their table or index.
+    pub fn what_of(&self, place: Option<&str>) -> Stored {
+        let of_place = match self.table {
+            "cells" => place.and_then(Table::what_in),
+            "entries" => place.and_then(Index::what_in),
+            _ => None,
+        };
+        of_place.unwrap_or(self.what)
+    }
 }
 
 pub(super) struct ColumnRule {
@@ -182,8 +195,8 @@ impl ColumnType {
         }
         match self {
             Text => true,
-            CellTable => crate::store::Table::named(text).is_some(),
-            CellIndex => crate::store::Index::named(text).is_some(),
+            CellTable => Table::named(text).is_some(),
+            CellIndex => Index::named(text).is_some(),
             Unit => text.parse::<crate::presence::Unit>().is_ok(),
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),

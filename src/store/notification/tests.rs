@@ -16,7 +16,7 @@ fn an_unreadable_member_leaves_the_others_readable() {
         )
     };
     let group_json = to_json(&group).unwrap();
-    for garbage in ["garbage{", "", "{}", "[", "\"", "{\"id\":\"x", "\u{fffd}"] {
+    for garbage in ["{}", "[]", "7", "null", r#""text""#, r#"{"id":"x"}"#, r#"{"id":{"id":[]}}"#] {
         for offline in
             [format!("{a},{garbage},{b}"), format!("{garbage},{a},{b}"), format!("{a},{b},{garbage}")]
         {
@@ -27,12 +27,18 @@ fn an_unreadable_member_leaves_the_others_readable() {
             assert_eq!((online, &shared), (vec![record("c")], &group), "{garbage:?}");
         }
     }
-    let read = Notification::read("g", text("garbage{", &format!("{a},{b}")).as_bytes());
-    let Notification { group, offline, online, .. } = read.notification.unwrap();
-    assert_eq!((group.key.as_str(), offline.len(), online.len()), ("g", 2, 1));
+    for garbage in ["7", "{}", "null"] {
+        let read = Notification::read("g", text(garbage, &format!("{a},{b}")).as_bytes());
+        let Notification { group, offline, online, .. } = read.notification.unwrap();
+        assert_eq!((group.key.as_str(), offline.len(), online.len()), ("g", 2, 1));
+    }
+    let no_list = text(&group_json, "").replace(r#""offline":[]"#, r#""offline":7"#);
+    let read = Notification::read("g", no_list.as_bytes());
+    assert_eq!(read.notification.unwrap().online, [record("c")]);
     let whole = Notification::read("g", text(&group_json, &a).as_bytes());
     assert!(whole.error.is_none() && whole.notification.is_some());
-    for garbage in ["garbage{", "", "[1", "{}", r#"{"group":{},"offline":[],"online":[],"blind":[]}"#] {
+    let cut = &text(&group_json, &a)[..200];
+    for garbage in [cut, "garbage{", "", "[1", "{}", r#"{"group":{},"offline":[],"online":[],"blind":[]}"#] {
         let read = Notification::read("g", garbage.as_bytes());
         assert!(read.notification.is_none() && read.error.is_some(), "{garbage:?}");
     }

@@ -13,7 +13,7 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::due_members::due_members;
-use super::fields::FieldScan;
+use super::fields::{FieldScan, HashField};
 use super::key_scan::KeyScan;
 use super::topology::ScriptCall;
 use crate::store::change_set::{Shape, What, batches};
@@ -220,8 +220,8 @@ impl Cells for RedisEngine {
         let mut fields =
             FieldScan::of(&self.topology, "scan_cells", self.keys.cells(partition, table), STEP).from(from);
         let mut page = CellPage::default();
-        // Rollcall writes no such name; the examination of the keys does not check names.
-        page.cells.extend(fields.next().await?.unwrap_or_default().into_iter().filter_map(named));
+        let read = fields.next().await?.unwrap_or_default();
+        page.cells = self.named(&self.keys.cells(partition, table), read).await?;
         page.next = fields.cursor().map(|cursor| CellCursor(cursor.to_string()));
         Ok(page)
     }
@@ -230,9 +230,7 @@ impl Cells for RedisEngine {
         match unreadable {
             Unreadable::Cell(Cell { table, partition, name }, value) => {
                 let key = self.keys.cell(*partition, *table, name);
-                self.quarantine_field(&key, name, value).await?;
-                self.telemetry.unreadable(table.what(), &format!("{key} {name}"), why);
-                Ok(())
+                self.quarantine_field(&key, name.as_bytes(), value, why).await
             }
             Unreadable::CellInPart(Cell { table, partition, name }, value) => {
                 let key = self.keys.cell(*partition, *table, name);
@@ -240,12 +238,12 @@ impl Cells for RedisEngine {
                 let mut copy = pipe();
                 copy.hset(self.keys.unreadable_of(&key), &place, value.as_slice()).ignore();
                 self.topology.send::<()>("quarantine", &copy).await?;
-                self.telemetry.unreadable(table.what(), &place, why);
+                self.report_unreadable(&key, Some(name.as_bytes()), why);
                 Ok(())
             }
             Unreadable::Entry(index, IndexEntry { name, partition, .. }) => {
                 let key = self.keys.index(*partition, *index);
-                self.quarantine_members(&key, &[name.clone().into_bytes()], index.what()).await
+                self.quarantine_members(&key, &[name.clone().into_bytes()]).await
             }
         }
     }
@@ -301,7 +299,7 @@ impl RedisEngine {
             names.push(String::from_utf8(member).map_err(|no| unreadable.push(no.into_bytes())).ok());
         }
         let key = self.keys.index(partition, index);
-        self.quarantine_members(&key, &unreadable, index.what()).await?;
+        self.quarantine_members(&key, &unreadable).await?;
         Ok(names)
     }
 
@@ -401,6 +399,21 @@ impl RedisEngine {
             .collect())
     }
 
+    /// Fields of a hash as cells; a field whose name is no text is quarantined.
+    async fn named(&self, key: &str, fields: Vec<HashField>) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut cells = Vec::with_capacity(fields.len());
+        for (name, value) in fields {
+            match String::from_utf8(name) {
+                Ok(name) => cells.push((name, value)),
+                Err(no) => {
+                    let why = "its name is no text, and it was quarantined";
+                    self.quarantine_field(key, no.as_bytes(), &value, why).await?;
+                }
+            }
+        }
+        Ok(cells)
+    }
+
     /// Some whole pages of a table, from this one on.
     async fn scan_pages(&self, table: Table, partition: u16, from: u32) -> Result<CellPage> {
         let to = self.keys.pages().min(from + PAGES);
@@ -408,15 +421,13 @@ impl RedisEngine {
         for page in from..to {
             read.hgetall(self.keys.cells_page(partition, table, page));
         }
-        let pages: Vec<Vec<(Vec<u8>, Vec<u8>)>> = self.topology.send("scan_cells", &read).await?;
-        let cells = pages.into_iter().flatten().filter_map(named).collect();
+        let pages: Vec<Vec<HashField>> = self.topology.send("scan_cells", &read).await?;
+        let mut cells = Vec::new();
+        for (page, fields) in (from..to).zip(pages) {
+            cells.extend(self.named(&self.keys.cells_page(partition, table, page), fields).await?);
+        }
         Ok(CellPage { cells, next: (to < self.keys.pages()).then(|| CellCursor(to.to_string())) })
     }
-}
-
-/// A cell, if its name is a text.
-fn named((name, value): (Vec<u8>, Vec<u8>)) -> Option<(String, Vec<u8>)> {
-    Some((String::from_utf8(name).ok()?, value))
 }
 
 /// The names of all columns, each with its values or numbers, in the order of `write_cells.lua`.

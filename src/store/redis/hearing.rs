@@ -29,7 +29,7 @@ use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
 use crate::clock::{Stopwatch, Timestamp};
 use crate::presence::{
     BLIND_RETENTION, BlindInterval, CanaryEffect, FilterBlindness, Gap, Hearing, HearingState, Interval,
-    Kind, Probed, ShareHeard, ShareMember, Subscription, prove,
+    Kind, Probed, ShareHeard, ShareMember, Subscription, is_plausible, prove,
 };
 use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
@@ -263,10 +263,11 @@ impl RedisEngine {
     ) -> Advanced {
         let known = self.known_fleet.lock().clone();
         let mut state = stored.state();
-        let stored_at = state.heard;
+        let is_true = |heard: &Timestamp| is_plausible(*heard, &[sent_at]);
+        let stored_at = state.heard.filter(is_true);
         // If the stored state is lost, the heartbeats since then are lost too; if a server was replaced, some of them
         // may be.
-        state.heard = stored_at.or(known.heard);
+        state.heard = stored_at.or(known.heard.filter(is_true));
         let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
         state.is_lost |= is_replaced || is_lost;
         let before = state.heard;

@@ -17,7 +17,7 @@
 //! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms); of a broker with a name, `<broker>/<topic filter>`, `<broker>/$share/<share>` for its share, and `http/$share/requests` for requests over HTTP |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
-//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when; `audit`: the last changes that operators made; `addresses`: instance → its address for metrics; `instance_counts`: instance → its own units by kind, their number and shortest timeout |
+//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `node_deaths`: node that died → its death, until its devices are marked; `policies`: the timeouts and graces of kinds, until history has them; `minute_counts`, `hour_counts`: hour, or day → the counts of the fleet by the minute, or by the hour; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when; `audit`: the last changes that operators made; `addresses`: instance → its address for metrics; `instance_counts`: instance → its own units by kind, their number and shortest timeout |
 //! | `rollcall:{hearing}:index:<index>` | zset | `audited`: the entries of `audit`, by when the change was made (ms) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: the server's clock, `fleet`: the time of the fleet, at the last renewal; `jump`: the server's clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`, `skipped`: steps of the server's clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms) and, where the kind is heard at several brokers, a space and the one that heard it; PX = timeout + grace |
@@ -33,10 +33,10 @@
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | opened and closed records that have joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
-//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → the state of the member, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `unusual`: unit whose silence is unusual → the notice of it (JSON); `rhythms`: block of units → their rhythms; `attempts`: attempts to deliver; `counts`: `attempts` → their bytes; `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → the state of the member, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
 //! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the cells of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
 //! | `rollcall:{pN}:cells:<table>:<page>` | hash | one page of the cells of a paged table. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
-//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: lasting silences that receivers know of, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by their next check (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by their next check (ms); `timers`: timers that wait, by their moment (ms), or by when an instance checks them again, if their type is not configured; `timers_ended`, `timers_kept`: the timers of `past_timers`, by their moment, and by until when they are kept (ms); `noted`: pages of `facts` that another instance changed and the owner has not read yet; `only_attempts`: the timers of `past_timers` with an attempt that is never repeated and has no outcome, by when the last such attempt began (ms) |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: lasting silences that receivers know of, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by their next check (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by their next check (ms); `attempts_written`: the entries of `attempts`, by when they were written (ms); `attempts_of`: word of an attempt, a space, and its entry of `attempts`; `timers`: timers that wait, by their moment (ms), or by when an instance checks them again, if their type is not configured; `timers_ended`, `timers_kept`: the timers of `past_timers`, by their moment, and by until when they are kept (ms); `noted`: pages of `facts` that another instance changed and the owner has not read yet; `only_attempts`: the timers of `past_timers` with an attempt that is never repeated and has no outcome, by when the last such attempt began (ms) |
 //! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the entries of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
@@ -57,6 +57,7 @@ use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
 use crate::store::partition::page_of;
 use crate::store::{Index, Table, crc16, partition_of};
+use crate::telemetry::Stored;
 
 /// The most pages of a partition's facts.
 const MAX_PAGES: u32 = 1024;
@@ -223,6 +224,21 @@ impl Keys {
 
     /// The rule of a key of this fleet; `None` for other keys, and for quarantined keys.
     pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
+        self.sort_and_owner(key).map(|(sort, _)| sort)
+    }
+
+    /// The word for the values of a key in the log and in metrics.
+    pub fn what(&self, key: &str) -> Stored {
+        let Some((sort, owner)) = self.sort_and_owner(key) else { return Stored::Other };
+        let of_place: fn(&str) -> Option<Stored> = match sort.name {
+            "cells" => Table::what_in,
+            "index" => Index::what_in,
+            _ => return sort.what,
+        };
+        owner.and_then(of_place).unwrap_or(sort.what)
+    }
+
+    fn sort_and_owner<'a>(&self, key: &'a str) -> Option<(&'static KeyRule, Option<&'a str>)> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
         let place = if tag == "hearing" { KeyPlace::Hearing } else { KeyPlace::Partition };
@@ -234,9 +250,9 @@ impl Keys {
         if owner.is_some_and(|owner| owner == "unreadable" || owner.ends_with(":unreadable")) {
             return None;
         }
-        KEY_RULES
-            .iter()
-            .find(|sort| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some())
+        let is_it =
+            |sort: &&KeyRule| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some();
+        Some((KEY_RULES.iter().find(is_it)?, owner))
     }
 
     /// One key of each sort in each partition, for the examination of rights.

@@ -11,7 +11,7 @@ use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
 use super::{RedisEngine, eviction};
 use crate::clock::{Timestamp, monotonic};
-use crate::presence::{FilterBlindness, FilterProofs, Hearing, Interval, Kind, Ledger};
+use crate::presence::{FilterBlindness, FilterProofs, Hearing, Interval, Kind, Ledger, is_plausible};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
 
@@ -66,15 +66,17 @@ impl RedisEngine {
         Ok(Hearing { heard, evicted, skipped, filters, ..known.1.clone() })
     }
 
-    /// A stored number of hearing. A text that is not a number counts as absent: Rollcall is blind until the next
-    /// canary writes it.
+    /// A stored number of hearing. A text that is not a number, or a moment that is years ahead, counts as absent:
+    /// Rollcall is blind until the next canary writes it.
     fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
         let location = format!("{} {field}", self.keys.heard());
-        let number = milliseconds(text?);
+        let now = self.server_clock.lock().fleet_time(monotonic());
+        let is_true = |ms: &i64| now.is_none_or(|now| is_plausible(Timestamp::from_millis(*ms), &[now]));
+        let number = milliseconds(text?).filter(is_true);
         match number {
             Some(_) => self.telemetry.readable(Stored::Hearing, &location),
             None => {
-                let why = "it is not a number; the time until the next canary is blind; that canary writes it again";
+                let why = "it is not a number, or a moment years ahead; the time until the next canary is blind; that canary writes it again";
                 self.telemetry.unreadable(Stored::Hearing, &location, why);
             }
         }

@@ -28,6 +28,9 @@ const STEP: usize = 250;
 /// The most bytes of a member that are kept with the name of its key.
 const MAX_VALUE: usize = 4096;
 
+/// The most characters of a location that are shown.
+const MAX_LOCATION: usize = 300;
+
 /// Quarantines a key of a wrong type. `KEYS[1]` the key, `KEYS[2]` its new name, `KEYS[3]` the hash of quarantined
 /// values. `ARGV[1]` the right type, `ARGV[2]` the new value of an expiry key, or "".
 const QUARANTINE: &str = "
@@ -53,6 +56,26 @@ const QUARANTINE_FIELD: &str = "
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1] .. '\\n' .. ARGV[1], ARGV[2])
 return redis.call('HDEL', KEYS[1], ARGV[1])";
+
+/// A stored value as operators see it, from its first report until it is deleted from the quarantine: its sort, and its
+/// key with the part that cannot be read, if it is only a part.
+pub(super) fn located(keys: &Keys, key: &str, part: Option<&[u8]>) -> (Stored, String) {
+    let part = part.map(|part| format!(" {}", String::from_utf8_lossy(part))).unwrap_or_default();
+    let plain = |c: char| match c {
+        '\n' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    (keys.what(key), key.chars().chain(part.chars()).take(MAX_LOCATION).map(plain).collect())
+}
+
+/// The key of a quarantined value and, if only a part of the key is quarantined, that part.
+pub(super) fn parts(field: &[u8]) -> (String, Option<&[u8]>) {
+    match field.iter().position(|byte| *byte == b'\n') {
+        Some(at) => (String::from_utf8_lossy(&field[..at]).into_owned(), Some(&field[at + 1..])),
+        None => (String::from_utf8_lossy(field).into_owned(), None),
+    }
+}
 
 /// A scan of all keys of the fleet for those of a wrong type.
 pub(super) fn scan(keys: &Keys) -> KeyScan {
@@ -97,7 +120,8 @@ pub(super) async fn quarantine_wrong_types(
                 "it is a {redis_type} and no {}; it was renamed to {key}:unreadable",
                 sort.redis_type
             );
-            telemetry.unreadable(sort.what, key, &why);
+            let (what, location) = located(keys, key, None);
+            telemetry.unreadable(what, &location, &why);
         }
     }
     Ok(false)
@@ -117,13 +141,12 @@ pub(super) async fn report_quarantined(
     let pages: Vec<(String, Vec<Vec<u8>>)> = topology.send("quarantined", &read).await?;
     let mut reports = Vec::new();
     for (hash, (_, fields)) in hashes.iter().zip(pages) {
-        for key in fields.chunks(2).filter_map(|pair| pair.first()) {
-            let key = String::from_utf8_lossy(key);
-            let what =
-                keys.sort(key.split('\n').next().unwrap_or_default()).map_or(Stored::Other, |sort| sort.what);
+        for field in fields.chunks(2).filter_map(|pair| pair.first()) {
+            let (key, part) = parts(field);
+            let (what, location) = located(keys, &key, part);
             let why = format!("its value was quarantined in {hash}; look at it, then HDEL it there");
-            telemetry.unreadable(what, &key, &why);
-            reports.push(format!("{key}: {why}"));
+            telemetry.unreadable(what, &location, &why);
+            reports.push(format!("{location}: {why}"));
         }
     }
     Ok(reports)
@@ -149,35 +172,42 @@ impl RedisEngine {
             "{:?} is not a number and was quarantined; the unit counts as heard up to now",
             shown(text)
         );
-        self.telemetry.unreadable(Stored::ExpiryKey, &key, &why);
+        self.report_unreadable(&key, None, &why);
         Ok(())
     }
 
-    /// Quarantines a field of a hash, if its value is unchanged.
-    pub(super) async fn quarantine_field(&self, key: &str, field: &str, value: &[u8]) -> Result<()> {
+    /// Quarantines a field of a hash, if its value is unchanged, and reports it.
+    pub(super) async fn quarantine_field(
+        &self,
+        key: &str,
+        field: &[u8],
+        value: &[u8],
+        why: &str,
+    ) -> Result<()> {
         let script = Script::new(QUARANTINE_FIELD);
         let mut put = ScriptCall::of(&script);
         put.key(key).key(self.keys.unreadable_of(key)).arg(field).arg(value);
-        self.topology.run::<u64>("quarantine", put).await.map(|_| ())
+        self.topology.run::<u64>("quarantine", put).await?;
+        self.report_unreadable(key, Some(field), why);
+        Ok(())
+    }
+
+    pub(super) fn report_unreadable(&self, key: &str, part: Option<&[u8]>, why: &str) {
+        let (what, location) = located(&self.keys, key, part);
+        self.telemetry.unreadable(what, &location, why);
     }
 
     /// Quarantines facts that are no text: the unit is unknown until its next heartbeat.
     pub(super) async fn quarantine_facts(&self, unit: &Unit, text: &[u8]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
-        self.quarantine_field(&self.keys.facts_page(partition, page), &unit.to_string(), text).await?;
         let why =
             format!("{:?} are no facts and were quarantined; it is new when it is heard again", shown(text));
-        self.telemetry.unreadable(Stored::Facts, &unit.to_string(), &why);
-        Ok(())
+        let (key, name) = (self.keys.facts_page(partition, page), unit.to_string());
+        self.quarantine_field(&key, name.as_bytes(), text, &why).await
     }
 
     /// Quarantines invalid members of a sorted set.
-    pub(super) async fn quarantine_members(
-        &self,
-        key: &str,
-        unreadable: &[Vec<u8>],
-        what: Stored,
-    ) -> Result<()> {
+    pub(super) async fn quarantine_members(&self, key: &str, unreadable: &[Vec<u8>]) -> Result<()> {
         if unreadable.is_empty() {
             return Ok(());
         }
@@ -188,8 +218,7 @@ impl RedisEngine {
             let location = [key.as_bytes(), b"\n", kept].concat();
             put.hset(self.keys.unreadable_of(key), location, "").ignore();
             put.zrem(key, member).ignore();
-            let why = "it is not a valid member, and was quarantined";
-            self.telemetry.unreadable(what, &format!("{key} {}", shown(kept)), why);
+            self.report_unreadable(key, Some(kept), "it is not a valid member, and was quarantined");
         }
         self.topology.send("quarantine", &put).await
     }

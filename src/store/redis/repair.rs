@@ -7,6 +7,7 @@ use redis::pipe;
 
 use super::fields::FieldScan;
 use super::keys::{KeyRule, Keys};
+use super::quarantine::{located, parts};
 use super::topology::Topology;
 use super::{RedisConfig, meta, outbox};
 use crate::presence::Unit;
@@ -39,8 +40,7 @@ impl RedisRepair {
         while let Some(fields) = all.next().await? {
             for (field, held) in fields {
                 let (key, part) = parts(&field);
-                let what = self.keys.sort(&key).map_or(Stored::Other, |sort| sort.what);
-                let location = part.map_or(key.clone(), |part| format!("{key} {}", shown(part)));
+                let (what, location) = located(&self.keys, &key, part);
                 let id = QuarantinedId::Field { hash: hash.to_owned(), field: field.clone() };
                 quarantined.push(Quarantined { what, location, held: shown(&held), id });
             }
@@ -166,13 +166,5 @@ impl RedisRepair {
             QuarantinedId::Entry { stream, id, .. } => forget.xdel(stream, &[id]).ignore(),
         };
         self.topology.send("repair", &forget).await
-    }
-}
-
-/// The key of a quarantined value and, if only a part of the key is quarantined, that part.
-fn parts(field: &[u8]) -> (String, Option<&[u8]>) {
-    match field.iter().position(|byte| *byte == b'\n') {
-        Some(at) => (String::from_utf8_lossy(&field[..at]).into_owned(), Some(&field[at + 1..])),
-        None => (String::from_utf8_lossy(field).into_owned(), None),
     }
 }

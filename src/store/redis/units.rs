@@ -35,7 +35,6 @@ use crate::clock::{Timestamp, monotonic};
 use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore, encoding};
-use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
 /// The number of batches that one of several servers gets at once: the server wakes less often, and the heartbeats of
@@ -154,7 +153,7 @@ impl UnitStore for RedisEngine {
                     None => unreadable.push(name),
                 }
             }
-            self.quarantine_members(&deadlines, &unreadable, Stored::Deadlines).await?;
+            self.quarantine_members(&deadlines, &unreadable).await?;
             if is_last {
                 break;
             }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use rollcall::alerting;
-use rollcall::clock::Timestamp;
 use rollcall::fleet::lease;
 use rollcall::fleet::ownership::owner;
 use rollcall::presence::MAX_LEASE;
@@ -98,7 +97,8 @@ pub async fn an_instance_that_resigned_is_gone_at_once<G: Ground>(world: World<G
 }
 
 pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(world: World<G>) {
-    let future = Timestamp::from_millis(4_000_000_000_000);
+    let clock = world.engine.renew("a", MINUTE, None).await.unwrap().engine_clock;
+    let future = clock + 300 * Duration::from_secs(86_400);
     let ahead = world.engine.renew("a", MINUTE, Some(future)).await.unwrap();
     assert!(ahead.now >= future && ahead.engine_clock < future, "{ahead:?}");
     let (other, _) = world.another().await;

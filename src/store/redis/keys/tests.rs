@@ -60,3 +60,35 @@ fn units_spread_evenly_over_partitions_and_pages() {
     let fullest = pages.values().max();
     assert!(fullest <= Some(&30), "{fullest:?} units on one page");
 }
+
+#[test]
+fn the_pages_for_operators_name_every_table_and_index() {
+    let any = [ReceiverName::of("any")];
+    let tables = Table::all(&any).map(|table| (":cells:<", table.as_str()));
+    let indexes = Index::all(&any).map(|index| (":index:<", index.as_str()));
+    let pages = [include_str!("../keys.rs"), include_str!("../../../../docs/broken-values.md")];
+    for (key, name) in tables.chain(indexes) {
+        let is_named =
+            |page: &&str| page.lines().any(|row| row.contains(key) && row.contains(&format!("`{name}`")));
+        let named = pages.iter().filter(|page| is_named(page)).count();
+        assert_eq!(named, 2, "{name} stands in the row {key} of keys.rs and of docs/broken-values.md");
+    }
+}
+
+#[test]
+fn a_key_of_cells_has_the_word_of_its_table() {
+    let keys = Keys::new("a:b", 3, HashTags::Plain);
+    let hook = ReceiverName::of("hook");
+    for (key, what) in [
+        (keys.cells(3, Table::Silences), Stored::AlertSilence),
+        (keys.cells(1, Table::DeadLetters(hook)), Stored::DeadLetter),
+        (keys.cell(1, Table::Timers, "a"), Stored::Timer),
+        (keys.index(1, Index::Queue(hook)), Stored::Delivery),
+        (keys.index(1, Index::Noted), Stored::Notes),
+        (keys.in_partition(1, "cells:of_another_program"), Stored::Other),
+        (keys.facts_page(1, 7), Stored::Facts),
+        ("a:b:x".to_owned(), Stored::Other),
+    ] {
+        assert_eq!(keys.what(&key), what, "{key}");
+    }
+}

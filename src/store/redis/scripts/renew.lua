@@ -29,16 +29,30 @@
 -- which may have been slow.
 --
 -- The rule is in presence/roster.rs and clock/steps.rs; a test compares them.
+
+-- A stored number of milliseconds. Other text, and a number beyond the calendar, count as absent.
+local function stored(text)
+  local ms = tonumber(text)
+  return ms and ms >= 0 and ms < 253402128000000 and ms or nil
+end
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
 local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump', 'ahead', 'since', 'stepped', 'skipped')
-local ahead, since, stepped, skipped = tonumber(last[4]), tonumber(last[5]), tonumber(last[6]) or 0, last[7] or ''
+local ahead, since, stepped, skipped = stored(last[4]), stored(last[5]), stored(last[6]) or 0, last[7] or ''
 if not since then
   ahead = nil
 end
+-- A moment more than 400 days ahead of both other clocks counts as absent.
+local before, heard = stored(last[2]), stored(ARGV[3]) or 0
+if before and before > math.max(server, heard) + 34560000000 then
+  before = nil
+end
+if heard > math.max(server, before or heard) + 34560000000 then
+  heard = 0
+end
 local expected = tonumber(ARGV[7])
 if expected then
-  expected = math.max(expected, tonumber(last[2]) or 0)
+  expected = math.max(expected, before or 0)
 else
   if ahead and server - ahead + 1000 < since then
     ahead = nil
@@ -67,34 +81,34 @@ if ahead then
 elseif last[4] or last[5] then
   redis.call('HDEL', KEYS[2], 'ahead', 'since')
 end
-local fleet = math.max(now, tonumber(ARGV[3]))
-if tonumber(last[2]) and ahead then
-  fleet = math.max(fleet, tonumber(last[2]))
-elseif tonumber(last[2]) then
+local fleet = math.max(now, heard)
+if before and ahead then
+  fleet = math.max(fleet, before)
+elseif before then
   -- A jump forward does not count as time that has passed.
-  local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
-  fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 995 / 1000))
+  local passed = math.min(math.max(server - (stored(last[1]) or server), 0), tonumber(ARGV[2]))
+  fleet = math.max(fleet, before + math.floor(passed * 995 / 1000))
 end
 -- A jump makes expiry keys expire too early, so the first renewal that is told of it moves hearing back by the jump.
-local without_jump, handled = tonumber(ARGV[5]), tonumber(last[3])
+local without_jump, handled = tonumber(ARGV[5]), stored(last[3])
 if handled and handled > server then
   -- The clock was set back since then, and may jump forward again.
   redis.call('HDEL', KEYS[2], 'jump')
 end
 if without_jump and not (handled and handled > without_jump and handled <= server) then
   redis.call('HSET', KEYS[2], 'jump', string.format('%.0f', server))
-  local heard = tonumber(redis.call('HGET', KEYS[3], 'at'))
-  if heard then
-    redis.call('HSET', KEYS[3], 'at', string.format('%.0f', heard - (server - without_jump)))
+  local at = stored(redis.call('HGET', KEYS[3], 'at'))
+  if at then
+    redis.call('HSET', KEYS[3], 'at', string.format('%.0f', at - (server - without_jump)))
   end
 end
 local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)
 -- No instance has renewed for this long, though each renews several times within a lease: the server stood still or
 -- could not be reached. Leases that were valid then are extended by the same time.
-local silent = fleet - (tonumber(last[2]) or fleet)
+local silent = fleet - (before or fleet)
 if silent > tonumber(ARGV[2]) / 2 then
-  local extended = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. last[2], '+inf', 'WITHSCORES')
+  local extended = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', before), '+inf', 'WITHSCORES')
   for n = 1, #extended, 2 do
     local ends = math.min(tonumber(extended[n + 1]) + silent, fleet + tonumber(ARGV[2]))
     redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), extended[n])

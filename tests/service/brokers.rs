@@ -207,6 +207,36 @@ async fn the_will_of_a_session_at_a_broker_that_the_unit_left_says_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn labels_follow_a_unit_between_regions_and_two_devices_with_one_id_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let here = "instance = { name = \"stays\", brokers = [\"eu\"] }";
+    let ships = "[[kind]]\nname = \"ship\"\ntopics = [\"ships/{site}/{unit}/heartbeat\"]\ntimeout = \"1h\"\n";
+    let world = World::new(&format!("{here}\n{}{ships}", several(us.port())), &[]).await;
+    let of_us = |text: String| text.replace("brokers = [\"eu\"] }", "brokers = [\"us\"] }");
+    let (stop, another) = world.start_another_by(of_us);
+    let (eu, us) = (world.broker.port(), us.port());
+    let moves = async |port: u16, broker: &str, site: &str| {
+        let is_there = async || {
+            beat(port, &format!("ships/{site}/7/heartbeat"));
+            let page = world.json("/api/v1/units/ship/7").await;
+            page["labels"]["site"] == site && page["broker"] == broker
+        };
+        world.eventually(&format!("it is at {site}"), is_there).await;
+    };
+    let warned = async || world.text_of("/readyz").await.contains("unit_at_two_places");
+    moves(eu, "eu", "north").await;
+    moves(us, "us", "south").await;
+    moves(eu, "eu", "north").await;
+    assert!(!warned().await, "it may have come back");
+    moves(us, "us", "south").await;
+    moves(eu, "eu", "north").await;
+    world.eventually("it is named", warned).await;
+    stop.cancel();
+    another.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_will_of_a_session_that_a_unit_left_for_http_says_nothing() {
     let announces = "[[kind]]\nname = \"detector\"\ntimeout = \"1h\"\npresence = { format = \"last_will\", \
                      trust = \"proof\", topics = [\"units/{unit}/status\"] }";

@@ -12,7 +12,7 @@ use super::row::{Columns, ExpiryKey, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Facts, Labels, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
-use crate::store::{EngineError, IndexState, Refresh, Result};
+use crate::store::{EngineError, IndexState, Refresh, Replaced, Result};
 
 /// A locked row, and its values after its change is committed.
 #[derive(Clone, Copy)]
@@ -113,14 +113,14 @@ impl<'a> PartitionTable<'a> {
 
     /// Writes heartbeats into existing expiry keys; the newest wins. Answers, in order, the heartbeat that each key
     /// held before; `None`: there is no key, and nothing is written.
-    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Timestamp>> {
+    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Replaced>> {
         let keys: Vec<Option<UnitKey>> =
             heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
         let found = heartbeats.iter().zip(self.units.find_all(&keys));
         found.map(|(heartbeat, slot)| self.refresh_row(slot?, heartbeat)).collect()
     }
 
-    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> Option<Timestamp> {
+    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> Option<Replaced> {
         let broker = self.state.number_of(heartbeat.broker);
         let EngineState { columns, deadlines, dirty, .. } = &mut *self.state;
         let flags = &mut columns.flags[slot as usize];
@@ -129,7 +129,7 @@ impl<'a> PartitionTable<'a> {
             return None;
         }
         let mut is_changed = false;
-        let before = self.units[slot].last_seen;
+        let (before, is_elsewhere) = (self.units[slot].last_seen, flags.1 != broker);
         if before < heartbeat.at {
             self.units.learn(slot, before, (heartbeat.at, heartbeat.arrived), heartbeat.unbroken);
             self.units[slot].last_seen = heartbeat.at;
@@ -150,7 +150,7 @@ impl<'a> PartitionTable<'a> {
         if later.is_some() {
             deadlines.moved(&columns.next_checks, slot, later);
         }
-        Some(before)
+        Some(Replaced { at: before, is_elsewhere })
     }
 
     /// The slot of a unit, its expiry key, and the broker that delivered the heartbeat of the key.

@@ -207,6 +207,32 @@ async fn the_will_of_a_session_at_a_broker_that_the_unit_left_says_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_will_from_a_broker_that_the_unit_left_before_a_restart_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let announces = "timeout = \"1h\"\n    presence = { format = \"last_will\", trust = \"proof\", \
+                     topics = [\"trucks/{unit}/status\"] }";
+    let embedded = "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type";
+    let options = several(us.port()).replace("timeout = \"1h\"", announces);
+    let mut world = World::new(&format!("{embedded}\n{options}"), &[]).await;
+    let (eu, us) = (world.broker.port(), us.port());
+    for (broker, name) in [(eu, "eu"), (us, "us")] {
+        let is_there = async || {
+            beat(broker, "trucks/7/heartbeat");
+            world.json("/api/v1/units/truck/7").await["broker"] == name
+        };
+        world.eventually(&format!("it is heard at {name}"), is_there).await;
+    }
+    world.stop().await;
+    world.start().await;
+    assert_eq!(world.json("/api/v1/units/truck/7").await["broker"], "us");
+    publish(eu, "trucks/7/status", "offline");
+    let stale = "rollcall_announcements_total{result=\"stale\"} 1";
+    world.eventually("it is stale", async || world.text_of("/metrics").await.contains(stale)).await;
+    assert_eq!(state(&world, "truck/7").await, "online");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn labels_follow_a_unit_between_regions_and_two_devices_with_one_id_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();

@@ -37,6 +37,8 @@ pub(super) enum ColumnType {
     RecordId,
     Record,
     OutboxEvent,
+    /// The names of brokers (JSON).
+    Brokers,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -85,6 +87,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("id", Number, RemoveRow),
             column("number", Number, RemoveRow),
             column("entries", Entries(super::last_seen::ENTRY), RemoveRow),
+            column("brokers", Brokers, RemoveRow),
         ],
     },
     TableRule {
@@ -94,7 +97,8 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[
             column("id", Number, RemoveRow),
             column("number", Number, RemoveRow),
-            column("times", Entries(super::last_seen::TIME), RemoveRow),
+            column("times", Entries(super::last_seen::KEY), RemoveRow),
+            column("brokers", Brokers, RemoveRow),
         ],
     },
     TableRule {
@@ -188,6 +192,7 @@ impl ColumnType {
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),
             OutboxEvent => json::<crate::store::OutboxEvent>(text),
+            Brokers => json::<Vec<crate::presence::BrokerName>>(text),
             Number | Moment | MaybeMoment | Partition | Entries(_) => false,
         }
     }

@@ -7,7 +7,9 @@
 //! # Why the newest heartbeat
 //! Another instance may admit another declaration of the unit. It records a heartbeat with it, so the heartbeat that the
 //! next one replaces is not the newest of this instance. Then the facts of the unit are read again. What topics say
-//! is not: a device cannot change it, and with it a fleet of several instances would read most units again.
+//! is not: a device cannot change it, and with it a fleet of several instances would read most units again. But a heartbeat
+//! by another broker, which this instance may not hear, may have been on another topic: the unit moved, or two devices have
+//! its id. So after it, what topics say is read again, too.
 
 use std::hash::BuildHasher;
 
@@ -18,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 use crate::presence::{Declared, Facts, Heartbeat, Unit, is_declared};
+use crate::store::Replaced;
 
 /// About 40 MB when full.
 const MAX_UNITS: usize = 2_000_000;
@@ -54,18 +57,19 @@ impl Declarations {
 
     /// Notes heartbeats that the engine recorded, each with the one that it replaced. Answers those whose declarations
     /// the engine may not have any more.
-    pub fn recorded<'a>(&self, heartbeats: &[(&'a Heartbeat, Timestamp)]) -> Vec<&'a Heartbeat> {
+    pub fn recorded<'a>(&self, heartbeats: &[(&'a Heartbeat, Replaced)]) -> Vec<&'a Heartbeat> {
         let mut known = self.0.lock();
         let mut unsure = Vec::new();
-        for (heartbeat, before) in heartbeats {
+        for (heartbeat, replaced) in heartbeats {
             let of_unit = if known.is_empty() { None } else { known.get_mut(&hash(&heartbeat.unit)) };
-            let own = of_unit.filter(|declaration| declaration.newest == moment(*before));
-            let declares = heartbeat.declared.is_in_payload();
+            let own = of_unit.filter(|declaration| declaration.newest == moment(replaced.at));
+            // Only the newest heartbeat says where its unit is.
+            let has_moved = replaced.is_elsewhere && replaced.at <= heartbeat.at;
+            let declared = &heartbeat.declared;
+            let declares = declared.is_in_payload() || has_moved && !declared.topic_labels.is_empty();
             match own {
-                Some(declaration)
-                    if !declares || declaration.fingerprint == fingerprint(&heartbeat.declared) =>
-                {
-                    declaration.newest = moment(heartbeat.at.max(*before));
+                Some(declaration) if !declares || declaration.fingerprint == fingerprint(declared) => {
+                    declaration.newest = moment(heartbeat.at.max(replaced.at));
                 }
                 _ if declares => unsure.push(*heartbeat),
                 _ => {}
@@ -115,10 +119,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::presence::Lifecycle;
+    use crate::presence::{Labels, Lifecycle};
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
+    }
+
+    /// A heartbeat of this moment, by the same broker as the one that replaces it.
+    fn here(ms: i64) -> Replaced {
+        Replaced { at: at(ms), is_elsewhere: false }
     }
 
     /// A heartbeat that declares this timeout, or nothing.
@@ -167,14 +176,40 @@ mod tests {
             (9, 60, 8, true),
         ] {
             let one = heartbeat(ms, timeout);
-            assert_eq!(known.recorded(&[(&one, at(before))]).len(), usize::from(is_unsure), "{ms}");
+            assert_eq!(known.recorded(&[(&one, here(before))]).len(), usize::from(is_unsure), "{ms}");
         }
         known.decided(&heartbeat(9, 60), &facts(60), at(9));
-        assert!(known.recorded(&[(&heartbeat(10, 60), at(9))]).is_empty());
+        assert!(known.recorded(&[(&heartbeat(10, 60), here(9))]).is_empty());
         assert_eq!(
-            known.recorded(&[(&heartbeat(11, 3), at(10))]).len(),
+            known.recorded(&[(&heartbeat(11, 3), here(10))]).len(),
             1,
             "another batch has admitted 60 s"
         );
+    }
+
+    #[test]
+    fn the_labels_of_a_topic_are_read_again_after_the_unit_was_heard_at_another_broker() {
+        let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
+        let north = |ms: i64| {
+            let declared = Declared { topic_labels: labels.clone(), ..Declared::default() };
+            Heartbeat { declared, ..heartbeat(ms, 0) }
+        };
+        let facts = Facts { labels: labels.clone(), ..Facts::new(Lifecycle::Present, at(0)) };
+        let elsewhere = |ms: i64| Replaced { is_elsewhere: true, ..here(ms) };
+        // Each heartbeat, the one that it replaces, and whether the facts are to be read.
+        let cases = [
+            ("the own one before", 2, here(1), false),
+            ("another one at this broker", 4, here(3), false),
+            ("one at another broker", 6, elsewhere(5), true),
+            ("one at another broker that is newer", 6, elsewhere(7), false),
+            ("the own one, which two brokers delivered", 2, elsewhere(1), false),
+        ];
+        for (what, ms, replaced, is_unsure) in cases {
+            let known = Declarations::default();
+            known.decided(&north(1), &facts, at(1));
+            let plain = heartbeat(ms, 0);
+            assert_eq!(known.recorded(&[(&north(ms), replaced)]).len(), usize::from(is_unsure), "{what}");
+            assert!(known.recorded(&[(&plain, replaced)]).is_empty(), "{what}: it has no labels");
+        }
     }
 }

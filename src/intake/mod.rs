@@ -66,6 +66,7 @@ mod probe_returns;
 mod read_budget;
 mod reader;
 mod record;
+mod standstill;
 mod states;
 mod thread;
 mod timers;

@@ -103,6 +103,8 @@ pub(super) struct Incoming<'a> {
     pub sent_after: Option<Timestamp>,
     /// The latest moment, if the message was in transit for long.
     pub sent_before: Option<Timestamp>,
+    /// Whether the broker stood still a moment ago: see [`super::standstill`].
+    pub stood_still: bool,
     /// The topic on which the sender wants an answer, and the correlation data.
     pub reply_to: Option<(&'a str, &'a [u8])>,
 }
@@ -478,6 +480,33 @@ mod tests {
         assert!(matches!(reader.read(&will, NOW + 20 * second), Content::Announcement(_)));
         let next = NOW + 20 * second + Duration::from_millis(1);
         assert_eq!([20, 21].map(moment), [(NOW + 15 * second, next), (NOW + 16 * second, NOW + 21 * second)]);
+    }
+
+    #[test]
+    fn a_session_that_ends_because_its_broker_stood_still_says_nothing_and_what_the_unit_says_itself_counts()
+    {
+        let homie = PresenceRules { planned: Planned::Offline, ..presence(Format::Homie) };
+        let sparkplug = presence(Format::Sparkplug(Default::default()));
+        let death = numbered(Some(MetricValue::Long(1)));
+        let cases: [(PresenceRules, &str, &[u8], bool); 4] = [
+            (homie.clone(), "homie/7/$state", b"lost", true),
+            (homie.clone(), "homie/7/$state", b"disconnected", false),
+            (homie, "homie/7/$state", b"ready", false),
+            (sparkplug, "spBv1.0/plant/NDEATH/7", &death, true),
+        ];
+        for (presence, topic, payload, is_void) in cases {
+            let reader = reader_of(Some(presence));
+            let message = |stood_still| {
+                let topic = topic.as_bytes();
+                told(reader.read(&Incoming { topic, payload, stood_still, ..Incoming::default() }, NOW))
+            };
+            assert_eq!(
+                (message(true).is_empty(), count(&reader, "lost")),
+                (is_void, is_void.into()),
+                "{topic}"
+            );
+            assert!(!message(false).is_empty(), "{topic}");
+        }
     }
 
     #[test]

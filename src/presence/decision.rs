@@ -275,7 +275,8 @@ fn check_watched(
     };
     let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
-    let Times { deadline, announced, .. } = times_since(&facts, facts.silent_since(), &policy, hearing);
+    let Times { deadline, decides: announced, .. } =
+        times_since(&facts, facts.silent_since(), &policy, hearing);
     let is_certain = announced.is_some_and(|departure| departure.is_certain());
     // A unit that says itself that it is gone has no time left in that millisecond either.
     if deadline > now || deadline == now && !is_certain {

@@ -123,7 +123,7 @@ pub use timers::{
     FindTimers, Fired, StoredTimers, TimerCapacity, TimerClasses, TimerEngine, TimerPage, TimerPosition,
     group_of_timer, timer_and_due, timer_of_group,
 };
-pub use units::{IndexState, Refresh, UnitStore};
+pub use units::{IndexState, Refresh, Replaced, UnitStore};
 
 /// The most items of one step of an engine.
 pub const MAX_STEP: usize = 500;

@@ -32,6 +32,14 @@ pub struct Refresh<'a> {
     pub until: Instant,
 }
 
+/// The heartbeat that an expiry key held before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    pub at: Timestamp,
+    /// Whether it came by another broker than the heartbeat that replaces it.
+    pub is_elsewhere: bool,
+}
+
 /// Whether the deadline index has a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexState {
@@ -47,7 +55,7 @@ const REFRESH_STEP: usize = 200;
 pub trait UnitStore: Layout {
     /// Writes heartbeats of present units. Answers, in order, the heartbeat that the key held before. A heartbeat
     /// without an answer was not applied, because there is no key: the rules decide it. Safe to repeat.
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>>;
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Replaced>>>;
 
     /// The number of heartbeats in one call of [`UnitStore::refresh`], so that the engine works on them while the
     /// caller prepares the next.

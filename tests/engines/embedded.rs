@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp, monotonic};
-use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Lifecycle, Snapshot, Unit};
+use rollcall::presence::{
+    BrokerName, Change, Facts, IndexChange, Interval, KeyChange, Lifecycle, Snapshot, Unit,
+};
 use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
@@ -162,6 +164,38 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     assert_eq!(engine.hearing().await.unwrap().heard, Some(later));
 }
 
+#[tokio::test]
+async fn the_brokers_of_recorded_heartbeats_survive_an_orderly_end_also_of_units_that_changed_since() {
+    let dir = fleet(1000).await;
+    let brokers = ["eu", "us", "http"].map(|name| name.parse::<BrokerName>().unwrap());
+    let broker_of = |number: usize| brokers.get(number % 4);
+    let units: Vec<Unit> = (0..1000).map(unit).collect();
+    let note = |seen: Snapshot| {
+        let facts = Some(Facts { note: "in the lift".to_owned(), ..seen.facts.clone().unwrap() });
+        (seen, Change { key: KeyChange::Keep, index: IndexChange::Keep, facts, record: None })
+    };
+    let mut at = BEGIN;
+    for _ in 0..2 {
+        let engine = open(dir.path()).await.unwrap();
+        at = at + Duration::from_secs(7);
+        let beat = |number: usize| Refresh { broker: broker_of(number), ..refresh(&units[number], at) };
+        engine.refresh(&(0..1000).map(beat).collect::<Vec<_>>()).await.unwrap();
+        // Some units change before their heartbeats are on disk, and others after that.
+        for some in [&units[..100], &units[100..200]] {
+            let changes: Vec<_> = engine.read(some).await.unwrap().into_iter().map(note).collect();
+            assert!(engine.apply(&changes).await.unwrap().into_iter().all(|applied| applied));
+            // Blind time is written at once, together with all heartbeats.
+            let gap = Gap { blind: Duration::ZERO, tell_after: HOUR };
+            engine.advance(&Subscription::Plain, at, gap).await.unwrap();
+        }
+        drop(engine);
+        let engine = open(dir.path()).await.unwrap();
+        for (number, seen) in engine.read(&units).await.unwrap().iter().enumerate() {
+            assert_eq!((seen.alive, seen.alive_at.as_ref()), (Some(at), broker_of(number)), "{}", seen.unit);
+        }
+    }
+}
+
 /// Many beats for few units: they are merged into pages again and again.
 #[tokio::test]
 async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
@@ -169,11 +203,12 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..2000).map(unit).collect();
     let gap = Gap { blind: Duration::ZERO, tell_after: HOUR };
+    let broker: BrokerName = "eu".parse().unwrap();
     let room = || std::fs::metadata(dir.path().join(DATABASE)).unwrap().len();
     let mut at = BEGIN;
     for _ in 0..400 {
         at = at + Duration::from_millis(10);
-        let beat = |unit| refresh(unit, at);
+        let beat = |unit| Refresh { broker: Some(&broker), ..refresh(unit, at) };
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
         // Blind time is written at once, together with all heartbeats.
         engine.advance(&Subscription::Plain, at, gap).await.unwrap();
@@ -181,7 +216,8 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     drop(engine);
     assert!(room() < 3 << 20, "{} bytes after 800 000 heartbeats", room());
     let engine = open(dir.path()).await.unwrap();
-    assert!(engine.read(&units).await.unwrap().iter().all(|seen| seen.alive == Some(at)));
+    let is_known = |seen: &Snapshot| seen.alive == Some(at) && seen.alive_at.as_ref() == Some(&broker);
+    assert!(engine.read(&units).await.unwrap().iter().all(is_known));
 }
 
 #[tokio::test]

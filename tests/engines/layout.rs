@@ -92,7 +92,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     let redis = Redis::start();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     connect(&config).await.unwrap();
-    assert_eq!(meta(&redis, "layout").as_deref(), Some("8"));
+    assert_eq!(meta(&redis, "layout").as_deref(), Some("9"));
     for (layout, says, advice) in [
         (None, "is stored in an older layout", "rollcall export"),
         (Some(3), "is stored in layout 3,", "another engine.prefix"),
@@ -105,7 +105,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
         change.exec(&mut redis.client()).unwrap();
         let before = meta(&redis, "layout");
         for why in [refusal(&config).await, survey_refusal(&config).await] {
-            assert!(why.contains(says) && why.contains("this version reads layout 8"), "{why}");
+            assert!(why.contains(says) && why.contains("this version reads layout 9"), "{why}");
             assert!(why.contains(advice), "{why}");
         }
         assert_eq!(meta(&redis, "layout"), before);

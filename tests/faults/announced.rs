@@ -1,4 +1,4 @@
-//! Last wills that lie: of sessions that are taken over, of a broker that ends, and in the wrong order.
+//! Last wills that lie: of sessions that are taken over, of a broker that ends or stands still, and in the wrong order.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Stopwatch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::world::{Plan, World, signal};
 
@@ -14,11 +15,15 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A kind whose units announce their presence, on a topic of their own or on that of their heartbeats.
 fn plan(instances: usize, presence: &str) -> Plan {
+    of_lamps(Plan::new(instances), presence)
+}
+
+fn of_lamps(plan: Plan, presence: &str) -> Plan {
     let kinds = format!(
         "[[kind]]\nname = \"lamp\"\ntimeout = \"1h\"\ntopics = [\"lamps/{{unit}}/data\"]\n\
          presence = {{ format = \"last_will\", trust = \"proof\"{presence} }}\n"
     );
-    Plan { units: 10, kinds, ..Plan::new(instances) }
+    Plan { units: 10, kinds, ..plan }
 }
 
 const STATUS: &str = ", topics = [\"lamps/{unit}/status\"]";
@@ -49,10 +54,15 @@ fn status(number: usize) -> String {
 
 /// A lamp that is connected, with a will.
 async fn enter(port: u16, number: usize) -> TcpStream {
+    enter_for(port, number, 0).await
+}
+
+/// A lamp whose session ends if it sends nothing for one and a half of these seconds, or only with its connection.
+async fn enter_for(port: u16, number: usize, keep_alive: u8) -> TcpStream {
     let status = status(number);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let will = [text(&status), text("offline")].concat();
-    let connect = packet(0x10, &[text("MQTT"), vec![4, 0b0000_1110, 0, 0], text(&id(number)), will]);
+    let connect = packet(0x10, &[text("MQTT"), vec![4, 0b0000_1110, 0, keep_alive], text(&id(number)), will]);
     stream.write_all(&connect).await.unwrap();
     stream.read_exact(&mut [0; 4]).await.unwrap();
     stream
@@ -71,6 +81,14 @@ async fn lamps(port: u16) -> Vec<TcpStream> {
         all.push(lamp(port, number).await);
     }
     all
+}
+
+/// Pings several times within a keep-alive of a second, until the connection ends.
+async fn pings(mut stream: TcpStream) {
+    let mut every = tokio::time::interval(SECOND / 4);
+    while stream.write_all(&[0xc0, 0]).await.is_ok() {
+        every.tick().await;
+    }
 }
 
 /// The lamps that are or were offline.
@@ -151,6 +169,64 @@ async fn a_broker_that_publishes_every_will_and_ends_marks_no_unit_offline() {
     let all = lamps(world.broker.port()).await;
     world.ready().await;
     only_the_last_is_told(&world, all, &BTreeSet::new()).await;
+}
+
+/// A broker with lamps that ping all the time, and others that give up while it stands still and are back later. No other
+/// message proves that time blind. Returns the connections that ping.
+async fn stands_still(world: &mut World, stop: impl Fn(&World), go_on: impl Fn(&World)) -> JoinSet<()> {
+    const THIRD: usize = LAMPS / 3;
+    let port = world.broker.port();
+    let mut pinging = JoinSet::new();
+    let (mut impatient, mut patient) = (Vec::new(), Vec::new());
+    for number in 0..LAMPS {
+        match number / THIRD {
+            0 => {
+                let mut stream = enter_for(port, number, 1).await;
+                says(&mut stream, &status(number), "online").await;
+                pinging.spawn(pings(stream));
+            }
+            1 => impatient.push(lamp(port, number).await),
+            _ => patient.push((number, lamp(port, number).await)),
+        }
+    }
+    world.eventually("all are known", async |world| world.known().await == Some(LAMPS)).await;
+    stop(world);
+    world.pass(SECOND).await;
+    impatient.clear();
+    world.pass(3 * SECOND / 2).await;
+    go_on(world);
+    world.pass(SECOND / 2).await;
+    for number in THIRD..2 * THIRD {
+        impatient.push(lamp(port, number).await);
+    }
+    // A lamp that dies later is found, and with it all that would have been found before; right after the standstill its
+    // will says nothing.
+    let mut dead = Vec::new();
+    while told(world).await.is_empty() {
+        let (number, stream) = patient.pop().expect("a lamp is told");
+        drop(stream);
+        dead.push(id(number));
+        world.pass(SECOND).await;
+    }
+    let told = told(world).await;
+    assert!(told.iter().all(|lamp| dead.contains(lamp)), "{told:?} of {dead:?}");
+    pinging
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_stands_still_and_ends_sessions_of_lamps_that_ping_marks_none_offline() {
+    let mut world = World::new(Plan { units: 0, ..plan(1, STATUS) }).await;
+    let stop = |world: &World| signal(world.broker.pid(), "STOP");
+    let mut pinging = stands_still(&mut world, stop, |world| signal(world.broker.pid(), "CONT")).await;
+    assert!(pinging.try_join_next().is_some(), "the broker ended no session");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_stands_still_as_the_broker_ends_no_session_of_lamps_that_ping() {
+    let mut world = World::new(Plan { units: 0, ..of_lamps(Plan::alone(), STATUS) }).await;
+    let stop = |world: &World| world.instances[0].freeze();
+    let mut pinging = stands_still(&mut world, stop, |world| world.instances[0].thaw()).await;
+    assert!(pinging.try_join_next().is_none(), "a session ended");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,6 +207,62 @@ async fn the_will_of_a_session_at_a_broker_that_the_unit_left_says_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_will_from_a_broker_that_the_unit_left_before_a_restart_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let announces = "timeout = \"1h\"\n    presence = { format = \"last_will\", trust = \"proof\", \
+                     topics = [\"trucks/{unit}/status\"] }";
+    let embedded = "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type";
+    let options = several(us.port()).replace("timeout = \"1h\"", announces);
+    let mut world = World::new(&format!("{embedded}\n{options}"), &[]).await;
+    let (eu, us) = (world.broker.port(), us.port());
+    for (broker, name) in [(eu, "eu"), (us, "us")] {
+        let is_there = async || {
+            beat(broker, "trucks/7/heartbeat");
+            world.json("/api/v1/units/truck/7").await["broker"] == name
+        };
+        world.eventually(&format!("it is heard at {name}"), is_there).await;
+    }
+    world.stop().await;
+    world.start().await;
+    assert_eq!(world.json("/api/v1/units/truck/7").await["broker"], "us");
+    publish(eu, "trucks/7/status", "offline");
+    let stale = "rollcall_announcements_total{result=\"stale\"} 1";
+    world.eventually("it is stale", async || world.text_of("/metrics").await.contains(stale)).await;
+    assert_eq!(state(&world, "truck/7").await, "online");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_follow_a_unit_between_regions_and_two_devices_with_one_id_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let here = "instance = { name = \"stays\", brokers = [\"eu\"] }";
+    let ships = "[[kind]]\nname = \"ship\"\ntopics = [\"ships/{site}/{unit}/heartbeat\"]\ntimeout = \"1h\"\n";
+    let world = World::new(&format!("{here}\n{}{ships}", several(us.port())), &[]).await;
+    let of_us = |text: String| text.replace("brokers = [\"eu\"] }", "brokers = [\"us\"] }");
+    let (stop, another) = world.start_another_by(of_us);
+    let (eu, us) = (world.broker.port(), us.port());
+    let moves = async |port: u16, broker: &str, site: &str| {
+        let is_there = async || {
+            beat(port, &format!("ships/{site}/7/heartbeat"));
+            let page = world.json("/api/v1/units/ship/7").await;
+            page["labels"]["site"] == site && page["broker"] == broker
+        };
+        world.eventually(&format!("it is at {site}"), is_there).await;
+    };
+    let warned = async || world.text_of("/readyz").await.contains("unit_at_two_places");
+    moves(eu, "eu", "north").await;
+    moves(us, "us", "south").await;
+    moves(eu, "eu", "north").await;
+    assert!(!warned().await, "it may have come back");
+    moves(us, "us", "south").await;
+    moves(eu, "eu", "north").await;
+    world.eventually("it is named", warned).await;
+    stop.cancel();
+    another.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_will_of_a_session_that_a_unit_left_for_http_says_nothing() {
     let announces = "[[kind]]\nname = \"detector\"\ntimeout = \"1h\"\npresence = { format = \"last_will\", \
                      trust = \"proof\", topics = [\"units/{unit}/status\"] }";

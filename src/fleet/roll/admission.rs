@@ -137,9 +137,9 @@ impl Roll {
         for ((&(heartbeat, _), refresh), before) in heartbeats.iter().zip(&refreshes).zip(before) {
             let Refresh { unit, at, arrived, unbroken, .. } = *refresh;
             match before {
-                Some(before) => {
-                    seen.push(RecordedHeartbeat { unit, at, arrived, before, unbroken });
-                    recorded.push((heartbeat, before));
+                Some(replaced) => {
+                    seen.push(RecordedHeartbeat { unit, at, arrived, before: replaced.at, unbroken });
+                    recorded.push((heartbeat, replaced));
                 }
                 None => rest.push(heartbeat),
             }

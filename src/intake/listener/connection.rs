@@ -48,6 +48,10 @@ const SMALL: usize = 4 << 10;
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 /// The wait before a packet that finds no room tries again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// A timer that is later than this shows that the thread did not run.
+const ON_TIME: Duration = Duration::from_millis(20);
+/// How long the thread may then take to read what has arrived meanwhile, from all clients.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// How long a stopping connection waits for acknowledgements, and a client may take to read the reason of the end.
 const LEAVING: Duration = Duration::from_secs(1);
 /// The timer of a connection that waits for nothing.
@@ -101,6 +105,8 @@ pub struct Connection {
     /// The memory share of a large packet that is arriving, and its deadline.
     pub large: Option<(Share, Instant)>,
     pub heard: Instant,
+    /// When the client counts as silent, if the thread did not run when it would have before.
+    pub second_look: Option<Instant>,
     /// When a packet that found no room tries again.
     pub again: Option<Instant>,
     pub timer: Pin<Box<Sleep>>,
@@ -282,6 +288,7 @@ impl Connection {
             Ok(count) => {
                 let now = monotonic();
                 self.shared.pauses.arrived(std::mem::replace(&mut self.heard, now), now);
+                self.second_look = None;
                 self.bytes.take(count, now);
                 if self.bytes.waits_until(now).is_some() {
                     self.held_back("it sends more than broker.max_bytes_per_second");
@@ -295,10 +302,16 @@ impl Connection {
     }
 
     fn next_timer(&self, now: Instant, pause: Option<Instant>, is_stopping: bool) -> Instant {
-        let silent = self.silence.map_or(now + LATER, |silence| self.heard + silence);
+        let silent = self.silent_at().unwrap_or(now + LATER);
         let large = self.large.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
         let stop = is_stopping.then_some(now + LEAVING);
         [pause, large, stop].into_iter().flatten().fold(silent, Instant::min)
+    }
+
+    /// When the client counts as silent if nothing more arrives.
+    fn silent_at(&self) -> Option<Instant> {
+        let silence = self.silence?;
+        Some(self.second_look.unwrap_or(self.heard + silence))
     }
 
     fn on_timer(&mut self, may_read: bool) -> Result<(), End> {
@@ -308,10 +321,16 @@ impl Connection {
         }
         if !may_read {
             // The socket was not read, so silence of the client proves nothing.
-            self.heard = now;
+            (self.heard, self.second_look) = (now, None);
         }
-        let is_silent = self.silence.is_some_and(|silence| now >= self.heard + silence);
-        if is_silent { Err(End::Silent) } else { Ok(()) }
+        let Some(silent_at) = self.silent_at().filter(|at| now >= *at) else { return Ok(()) };
+        // If the thread did not run, as in a pause of the machine, it has not read the socket either. One more look is
+        // enough: on a busy machine every timer may be late.
+        if self.second_look.is_some() || now.duration_since(silent_at) <= ON_TIME {
+            return Err(End::Silent);
+        }
+        self.second_look = Some(now + SECOND_LOOK);
+        Ok(())
     }
 
     pub fn held_back(&self, why: &str) {

@@ -6,13 +6,22 @@
 //! tick is recorded: the tick is reported as the canary of a connection that is never lost. So time is blind while no
 //! connection can be accepted, or while the queue does not move: a tick that is recorded late proves nothing, because
 //! held-back connections are not read meanwhile. Every topic arrives, so a tick proves every filter.
+//!
+//! # When Rollcall itself stood still
+//! Then devices gave up, and their connections are found closed when it goes on: the same as with any other broker that
+//! stood still. The wait between two ticks shows it, because it ends late.
 
+use std::time::Duration;
+
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::intake::canary::Canary;
 use crate::intake::reader::{Content, Incoming, Reader};
 use crate::intake::record::{Ack, QueuedMessage};
+use crate::intake::standstill::Standstill;
 use crate::intake::timers;
 use crate::presence::covers;
 
@@ -28,6 +37,8 @@ pub struct Door {
     pub number: u64,
     /// Notified of each announcement: it waits for a tick that is sent after it.
     pub announced: Notify,
+    /// Its signs are the beginning and the end of each wait for a tick.
+    pub standstill: Mutex<Standstill>,
 }
 
 impl Door {
@@ -45,7 +56,8 @@ impl Door {
             return Content::Nothing;
         }
         let topic = topic.as_bytes();
-        let message = Incoming { topic, payload, reply_to, ..Incoming::default() };
+        let stood_still = self.standstill.lock().is_recent(monotonic());
+        let message = Incoming { topic, payload, reply_to, stood_still, ..Incoming::default() };
         let mut content = self.reader.read(&message, arrived);
         // The listener itself knows about takeovers: see [`Door::read_will`].
         content.change_announcements(&|announcement| announcement.may_be_former = false);
@@ -74,8 +86,18 @@ impl Door {
         counts.then(|| QueuedMessage { content, arrived, connection: self.number, ack })
     }
 
+    /// Waits for an announcement, at most for a period. Answers whether one came.
+    pub async fn wait_for_announcement(&self, period: Duration) -> bool {
+        self.standstill.lock().sign(monotonic(), self.clock.now(), Some(period));
+        let came = timeout(period, self.announced.notified()).await.is_ok();
+        // Other waits, as for room in the queue, say nothing of the thread.
+        self.standstill.lock().sign(monotonic(), self.clock.now(), None);
+        came
+    }
+
     /// Queues the tick that was sent at this moment; `false` if Rollcall is stopping.
     pub async fn tick(&self, sent_at: Timestamp) -> bool {
+        self.standstill.lock().canary_returned(sent_at);
         let probes = &self.reader.probes;
         let contents = (0..probes.all().len()).map(|index| {
             probes.sent(index, sent_at);

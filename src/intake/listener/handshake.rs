@@ -214,6 +214,7 @@ async fn connected(
         bytes: Rate::new(shared.config.max_bytes_per_second, now),
         large: None,
         heard: now,
+        second_look: None,
         again: None,
         timer: timer(),
     }

@@ -134,6 +134,7 @@ impl Listener {
                 queue,
                 number: rand::random::<u32>().into(),
                 announced: Notify::new(),
+                standstill: Default::default(),
             },
             access: self.access,
             sessions: Sessions::new(max_connections, router.kept.clone()),
@@ -212,7 +213,7 @@ async fn tick(shared: Arc<Shared>, (pace, period): (BrokerPace, Duration), faile
         }
         // An announcement waits for a tick in a later millisecond.
         let period = pace.period(period);
-        if timeout(period, shared.door.announced.notified()).await.is_ok() {
+        if shared.door.wait_for_announcement(period).await {
             shared.pauses.hurry(monotonic());
             let wait = intake::mqtt::wait_for_announcements(early, monotonic(), MILLISECOND);
             tokio::time::sleep(period.min(wait)).await;

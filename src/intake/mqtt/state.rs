@@ -42,6 +42,7 @@ use crate::intake::canary::Canary;
 use crate::intake::drops;
 use crate::intake::reader::{Content, Incoming};
 use crate::intake::record::{Ack, QueuedMessage};
+use crate::intake::standstill::Standstill;
 use crate::telemetry::ConnectionLoss;
 
 mod action;
@@ -88,6 +89,10 @@ pub(in crate::intake) struct ConnectionState {
     leave_until: Instant,
     canaries: CanarySequence,
     transit: MessageAge,
+    /// Its signs are packets of any kind.
+    standstill: Standstill,
+    /// The longest time between two of them while the broker runs; `None` until the first canary has measured the way.
+    longest_silence: Option<Duration>,
     /// When reading last resumed after a stop.
     read_again: Timestamp,
     redelivery: RedeliveryFilter,
@@ -117,6 +122,8 @@ impl ConnectionState {
             leave_until: now,
             canaries: CanarySequence::new(instance),
             transit: MessageAge::new(heard, pace.most_age()),
+            standstill: Standstill::default(),
+            longest_silence: None,
             read_again: Timestamp::ZERO,
             // Twice as many, because the same number of acknowledgements may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
@@ -163,6 +170,8 @@ impl ConnectionState {
         self.stage = ConnectionStage::Subscribing;
         self.is_stopping = false;
         self.liveness = Liveness::new(self.session.limits, now);
+        self.standstill.looked_away();
+        self.longest_silence = None;
         self.canaries.connecting();
     }
 
@@ -180,8 +189,9 @@ impl ConnectionState {
             return;
         }
         self.liveness.packet_arrived(now.instant);
+        self.standstill.sign(now.instant, now.clock, self.longest_silence);
         match packet {
-            Packet::Publish(publish) => self.on_publish(publish, now.clock, room, read, actions),
+            Packet::Publish(publish) => self.on_publish(publish, now, room, read, actions),
             Packet::ConnAck(answer) => {
                 self.liveness.requested(now.instant);
                 self.on_connack(answer, now.clock, actions);
@@ -244,7 +254,7 @@ impl ConnectionState {
     fn on_publish(
         &mut self,
         publish: &Publish,
-        now: Timestamp,
+        Now { clock: now, instant }: Now,
         room: usize,
         read: impl FnOnce(&Incoming) -> Content,
         actions: &mut Actions,
@@ -267,7 +277,9 @@ impl ConnectionState {
                 let correlation = properties.correlation_data.as_deref().unwrap_or_default();
                 Some((properties.response_topic.as_deref()?, correlation))
             });
-            read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before, reply_to })
+            let stood_still = self.standstill.is_recent(instant);
+            let retain = publish.retain;
+            read(&Incoming { topic, payload, retain, sent_after, sent_before, stood_still, reply_to })
         } else {
             // Queue this message after the original, so that it is acknowledged after the original is recorded.
             Content::Nothing
@@ -312,11 +324,13 @@ impl ConnectionState {
     /// Returns whether a canary that came back proves that the messages before it were heard.
     fn is_proof(&mut self, canary: &Canary, now: Timestamp) -> bool {
         let returned = self.canaries.returned(canary);
+        self.standstill.canary_returned(canary.sent_at());
         if self.transit.canary_returned(canary.sent_at(), now) {
             self.redelivery.canary_returned(canary.sent_at());
             if returned.is_proof {
                 let sent = canary.sent_at().max(self.read_again);
                 self.pace.canary_returned(&self.session.client_id, sent, now);
+                self.longest_silence = Some(self.period() + self.pace.round_trip());
             }
         }
         if let Some(before) = returned.lost_after {
@@ -392,6 +406,7 @@ impl ConnectionState {
         if stopped >= self.period() {
             self.read_again = now;
         }
+        self.standstill.looked_away();
     }
 
     /// The next moment at which [`ConnectionState::on_timer`] may have an action.

@@ -149,7 +149,7 @@ impl Reader {
                 let of_session = Announcement::of(unit.clone(), at, says);
                 let announcement =
                     Announcement { follows_birth, may_be_former, is_bridged, is_unsure, ..of_session };
-                Ok(Some(self.announcement(announcement)))
+                Ok(Some(self.announcement(announcement, message.stood_still && !is_planned)))
             }
             Meaning::Nothing => Ok(Some(Content::Nothing)),
             Meaning::Unknown => {
@@ -159,9 +159,10 @@ impl Reader {
         }
     }
 
-    /// An announcement, unless the bridge by which its unit is heard says that it is offline: it says nothing then.
-    pub(super) fn announcement(&self, announcement: Announcement) -> Content {
-        if self.probes.is_held(&announcement.unit.kind) {
+    /// An announcement, unless it says nothing: its session may have ended because the broker stood still, or the bridge by
+    /// which its unit is heard says that it is offline.
+    pub(super) fn announcement(&self, announcement: Announcement, may_be_by_standstill: bool) -> Content {
+        if may_be_by_standstill || self.probes.is_held(&announcement.unit.kind) {
             self.telemetry.announcements(AnnouncementOutcome::Lost, 1);
             return Content::Nothing;
         }

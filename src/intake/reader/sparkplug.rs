@@ -91,7 +91,7 @@ impl Reader {
             let dead = Announcement { has_devices: true, ..dies(node, Cause::NodeDeath, end) };
             // A node that lives answers, and is heard.
             let asked = (end == SessionEnd::Unknown).then(ask).flatten();
-            return Ok(Content::of_parts([Some(self.announcement(dead)), asked, None]));
+            return Ok(Content::of_parts([Some(self.announcement(dead, message.stood_still)), asked, None]));
         }
         let is_broken =
             (of, is_device) != (MessageType::Birth, false) && nodes.is_broken(node, read.number());
@@ -112,7 +112,9 @@ impl Reader {
         let own = match is_dead {
             true => {
                 self.recent.gone(arrived);
-                Some(self.announcement(dies(&unit, Cause::Disconnected, SessionEnd::Own)))
+                Some(
+                    self.announcement(dies(&unit, Cause::Disconnected, SessionEnd::Own), message.stood_still),
+                )
             }
             false => (!is_of_past).then(|| heartbeat(unit, at, message, labels)),
         };

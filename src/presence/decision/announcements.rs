@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, TimeSource, Verdict,
-        check_deadline, hear, state,
+        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, StateSince, TimeSource,
+        Verdict, check_deadline, hear, state, state_since,
     };
 
     const S: Duration = Duration::from_secs(1);
@@ -510,6 +510,21 @@ mod tests {
         let (_, change) =
             announce(&present(), &announcement(5, HINT), &short, &hearing(5, &[]), HEARD + 5 * S);
         let seen = after(&present(), change.unwrap());
+        // It is late at once all the same.
+        let late = StateSince {
+            state: State::Late,
+            since: HEARD + 5 * S,
+            last_seen: Some(HEARD),
+            cause: Some(Cause::LastWill),
+        };
+        for seconds in [6, 8] {
+            let now = HEARD + seconds * S;
+            assert_eq!(
+                state_since(&seen, &short, &hearing(seconds, &[]), now, None),
+                Some(late),
+                "{seconds}"
+            );
+        }
         let Verdict::Offline(change) = check_deadline(&seen, &short, &hearing(9, &[]), HEARD + 9 * S) else {
             panic!()
         };

@@ -9,8 +9,10 @@ use crate::presence::{
 pub(super) struct Times {
     pub late: Timestamp,
     pub deadline: Timestamp,
-    /// The announcement that makes the deadline so early.
+    /// The announcement that holds: it makes the unit late, if its timeout does not.
     pub announced: Option<Departure>,
+    /// The announcement that makes the deadline so early.
+    pub decides: Option<Departure>,
 }
 
 /// The times of a unit whose silence begins at `silent`.
@@ -36,16 +38,19 @@ pub(super) fn times(
     } else {
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
-    let announced = held_departure(facts, seen, silent, hearing).map(|departure| {
-        let settle = departure.settle;
-        let settled = || ledger.deadline(departure.at, settle, settle.min(hearing.settle));
-        (departure, if departure.is_certain() { departure.at } else { settled() })
-    });
-    match announced.filter(|(_, earlier)| *earlier < deadline) {
-        Some((departure, earlier)) => {
-            Times { late: late.min(departure.at), deadline: earlier, announced: Some(departure) }
-        }
-        None => Times { late, deadline, announced: None },
+    let Some(departure) = held_departure(facts, seen, silent, hearing) else {
+        return Times { late, deadline, announced: None, decides: None };
+    };
+    let settle = departure.settle;
+    let settled = match departure.is_certain() {
+        true => departure.at,
+        false => ledger.deadline(departure.at, settle, settle.min(hearing.settle)),
+    };
+    Times {
+        late: late.min(departure.at),
+        deadline: deadline.min(settled),
+        announced: Some(departure),
+        decides: Some(departure).filter(|_| settled < deadline),
     }
 }
 

@@ -39,8 +39,8 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// |---|---|
 /// | `meta` | `fleet` id, `partitions`; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the accepted steps of the clock (ms); `skipped_from`, `skipped_to`: the last of them (ms); `ahead`, `since`: a step that is not accepted yet (ms) |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: heartbeats of this number and before are older |
-/// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
-/// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each |
+/// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, 1 broker, little endian; `brokers`: the names of brokers by number from 1 on (JSON) |
+/// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each and 1 for the broker; `brokers` |
 /// | `data` | the newest value of each unit and metric; deleted with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
@@ -52,8 +52,9 @@ const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
   next_check INTEGER, after INTEGER NOT NULL);
-CREATE TABLE heartbeats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
-CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL);
+CREATE TABLE heartbeats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL,
+  brokers TEXT NOT NULL);
+CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL, brokers TEXT NOT NULL);
 CREATE TABLE data(id INTEGER NOT NULL, metric TEXT NOT NULL, at INTEGER NOT NULL, value TEXT NOT NULL,
   PRIMARY KEY(id, metric)) WITHOUT ROWID;
 CREATE TRIGGER data_leaves AFTER DELETE ON units BEGIN DELETE FROM data WHERE id = OLD.id; END;

@@ -6,7 +6,7 @@
 //! both in one transaction: a crash loses only time that becomes blind.
 //!
 //! # Why two tables, `heartbeats` and `pages`
-//! Twelve bytes at the end of the table `heartbeats` for each heartbeat are cheap to write, whichever units send; a
+//! Thirteen bytes at the end of the table `heartbeats` for each heartbeat are cheap to write, whichever units send; a
 //! page with the times of 512 units is cheap to store. So heartbeats accumulate in `heartbeats`, and when it has
 //! twice as many as there are units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.
 //!
@@ -37,10 +37,10 @@ use crate::telemetry::{Loop, Telemetry};
 /// How many units share a page.
 pub(super) const PAGE: u32 = 512;
 
-/// The bytes of a heartbeat: partition, slot, time.
-pub(super) const ENTRY: usize = 12;
-/// The bytes of a time.
-pub(super) const TIME: usize = 6;
+/// The bytes of a heartbeat: partition, slot, key.
+pub(super) const ENTRY: usize = 13;
+/// The bytes of an expiry key: its time, and the number of the broker that delivered the heartbeat.
+pub(super) const KEY: usize = 7;
 /// Stands for no time.
 const NO_TIME: u64 = (1 << 48) - 1;
 
@@ -105,6 +105,8 @@ pub(super) struct Flush {
     heard: String,
     blind: Vec<PendingInterval>,
     taken: Vec<(u16, Vec<DirtyRow>)>,
+    /// The names of their brokers (JSON).
+    brokers: String,
     is_merge: bool,
     /// The numbers of rows of `heartbeats` and `pages` after this flush.
     rows: (i64, i64),
@@ -113,8 +115,8 @@ pub(super) struct Flush {
 
 impl Flush {
     pub fn new(tables: Arc<LastSeenTables>, telemetry: Arc<Telemetry>) -> Flush {
-        let (heard, blind, taken) = Default::default();
-        Flush { tables, telemetry, heard, blind, taken, is_merge: false, rows: (0, 0), answer: None }
+        let (heard, blind, taken, brokers) = Default::default();
+        Flush { tables, telemetry, heard, blind, taken, brokers, is_merge: false, rows: (0, 0), answer: None }
     }
 
     pub fn answering(self, answer: oneshot::Sender<Result<()>>) -> Flush {
@@ -134,6 +136,7 @@ impl Flush {
                 self.taken.push((partition, taken));
             }
         }
+        self.brokers = self.tables.memory.brokers().to_text()?;
         Ok(())
     }
 
@@ -161,22 +164,23 @@ impl Flush {
 
     /// Answers the number of written rows.
     fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<i64> {
-        let mut insert = database.prepare_cached("INSERT INTO heartbeats(number, entries) VALUES(?, ?)")?;
+        let insert = "INSERT INTO heartbeats(number, entries, brokers) VALUES(?, ?, ?)";
+        let mut insert = database.prepare_cached(insert)?;
         let (mut entries, mut rows) = (Vec::new(), 0);
         for (partition, taken) in &self.taken {
             for heartbeat in taken {
                 entries.extend_from_slice(&partition.to_le_bytes());
                 entries.extend_from_slice(&heartbeat.slot.to_le_bytes());
-                entries.extend_from_slice(&time(heartbeat.alive));
+                entries.extend_from_slice(&key(heartbeat.alive, heartbeat.broker));
                 if entries.len() >= BEATS_PER_ROW * ENTRY {
-                    insert.execute(params![number, entries])?;
+                    insert.execute(params![number, entries, self.brokers])?;
                     entries.clear();
                     rows += 1;
                 }
             }
         }
         if !entries.is_empty() {
-            insert.execute(params![number, entries])?;
+            insert.execute(params![number, entries, self.brokers])?;
             rows += 1;
         }
         Ok(rows)
@@ -202,20 +206,18 @@ impl Flush {
     }
 
     /// Merges all heartbeats into their pages.
-    fn merge(
-        &self,
-        database: &Connection,
-        number: i64,
-        pages: &BTreeSet<(u16, u32)>,
-    ) -> rusqlite::Result<()> {
-        let mut insert = database.prepare_cached("INSERT OR REPLACE INTO pages VALUES(?, ?, ?)")?;
+    fn merge(&self, database: &Connection, number: i64, pages: &BTreeSet<(u16, u32)>) -> DatabaseResult<()> {
+        let mut insert = database.prepare_cached("INSERT OR REPLACE INTO pages VALUES(?, ?, ?, ?)")?;
         for (partition, page) in pages {
-            let mut times = Vec::with_capacity(PAGE as usize * TIME);
+            let mut keys = Vec::with_capacity(PAGE as usize * KEY);
             let table = self.tables.memory.table(*partition);
             let from = *page * PAGE;
-            table.settled_keys(from..from + PAGE).for_each(|alive| times.extend_from_slice(&time(alive)));
+            let settled = table.settled_keys(from..from + PAGE);
+            settled.for_each(|(alive, broker)| keys.extend_from_slice(&key(alive, broker)));
             drop(table);
-            insert.execute(params![unit_id(*partition, *page), number, times])?;
+            // A page may have heartbeats that came since the others were taken.
+            let brokers = self.tables.memory.brokers().to_text()?;
+            insert.execute(params![unit_id(*partition, *page), number, keys, brokers])?;
         }
         database.prepare_cached("DELETE FROM heartbeats")?.execute([])?;
         Ok(())
@@ -288,27 +290,28 @@ impl WriteJob for Flush {
     }
 }
 
-fn time(moment: MaybeTimestamp) -> [u8; TIME] {
-    let ms = moment.get().map_or(NO_TIME, |at| at.as_millis() as u64);
+fn key(alive: MaybeTimestamp, broker: u8) -> [u8; KEY] {
+    let ms = alive.get().map_or(NO_TIME, |at| at.as_millis() as u64);
     let bytes = ms.to_le_bytes();
-    [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]
+    [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], broker]
 }
 
-fn read_time(bytes: &[u8]) -> Option<Timestamp> {
-    let ms = bytes.iter().rev().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
-    (ms != NO_TIME).then(|| Timestamp::from_millis(ms as i64))
+fn read_key(bytes: &[u8]) -> Option<(Timestamp, u8)> {
+    let (broker, time) = bytes.split_last()?;
+    let ms = time.iter().rev().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
+    (ms != NO_TIME).then(|| (Timestamp::from_millis(ms as i64), *broker))
 }
 
-/// The heartbeats of a row: partition, slot, time.
-pub(super) fn read_entries(bytes: &[u8]) -> impl Iterator<Item = (u16, u32, Timestamp)> + '_ {
+/// The heartbeats of a row: partition, slot, and the key with the number of its broker in that row.
+pub(super) fn read_entries(bytes: &[u8]) -> impl Iterator<Item = (u16, u32, (Timestamp, u8))> + '_ {
     bytes.chunks_exact(ENTRY).filter_map(|entry| {
         let partition = u16::from_le_bytes([entry[0], entry[1]]);
         let slot = u32::from_le_bytes([entry[2], entry[3], entry[4], entry[5]]);
-        Some((partition, slot, read_time(&entry[6..])?))
+        Some((partition, slot, read_key(&entry[6..])?))
     })
 }
 
-/// The times of a page, by slot within it.
-pub(super) fn read_times(bytes: &[u8]) -> impl Iterator<Item = (u32, Timestamp)> + '_ {
-    (0..).zip(bytes.chunks_exact(TIME)).filter_map(|(slot, time)| Some((slot, read_time(time)?)))
+/// The keys of a page, by slot within it.
+pub(super) fn read_keys(bytes: &[u8]) -> impl Iterator<Item = (u32, (Timestamp, u8))> + '_ {
+    (0..).zip(bytes.chunks_exact(KEY)).filter_map(|(slot, key)| Some((slot, read_key(key)?)))
 }

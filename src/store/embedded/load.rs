@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
 use super::error::{DatabaseError, DatabaseResult, damaged};
 use super::in_memory_hearing::{InMemoryHearing, StoredHearing};
-use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
+use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_keys};
 use super::memory::InMemoryFleet;
 use super::quarantine::{self, QuarantineReport, RepairContext};
 use super::row::MaybeTimestamp;
@@ -221,7 +221,7 @@ impl Loader<'_> {
 
     /// Answers the number of rows.
     fn pages(&mut self, database: &Connection) -> DatabaseResult<i64> {
-        let mut select = database.prepare("SELECT id, number, times FROM pages")?;
+        let mut select = database.prepare("SELECT id, number, times, brokers FROM pages")?;
         let mut rows = select.query([])?;
         let mut count = 0;
         while let Some(row) = rows.next()? {
@@ -231,25 +231,27 @@ impl Loader<'_> {
             // A damaged key may name a partition that does not exist.
             let Some((partition, page)) = partition_and_slot(id) else { continue };
             let first = page.saturating_mul(PAGE);
-            let times = read_times(blob(row, 2)?);
-            self.heartbeats(partition, number, times.map(|(slot, time)| (first.saturating_add(slot), time)));
+            let keys = read_keys(blob(row, 2)?).map(|(slot, key)| (first.saturating_add(slot), key));
+            self.heartbeats(partition, (number, text(row, 3)?), keys)?;
         }
         Ok(count)
     }
 
     /// Answers the number of rows, the number of heartbeats in them, and their pages.
     fn unmerged_rows(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, PageNumbers)> {
-        let mut select = database.prepare("SELECT number, entries FROM heartbeats ORDER BY id")?;
+        let mut select = database.prepare("SELECT number, entries, brokers FROM heartbeats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());
         while let Some(row) = rows.next()? {
             found += 1;
             let number: i64 = row.get(0)?;
             self.number = self.number.max(number);
-            let entries: Vec<(u16, u32, Timestamp)> = read_entries(blob(row, 1)?).collect();
+            let brokers = text(row, 2)?;
+            let entries: Vec<(u16, u32, (Timestamp, u8))> = read_entries(blob(row, 1)?).collect();
             for of_partition in entries.chunk_by(|a, b| a.0 == b.0) {
                 let partition = of_partition[0].0;
-                self.heartbeats(partition, number, of_partition.iter().map(|(_, slot, time)| (*slot, *time)));
+                let keys = of_partition.iter().map(|(_, slot, key)| (*slot, *key));
+                self.heartbeats(partition, (number, brokers), keys)?;
                 let mut of_pages = of_partition.iter().map(|(_, slot, _)| slot / PAGE).collect::<Vec<u32>>();
                 of_pages.dedup();
                 pages.extend(of_pages.into_iter().map(|page| (partition, page)));
@@ -259,16 +261,24 @@ impl Loader<'_> {
         Ok((found, count, pages))
     }
 
-    /// Applies the heartbeats of a flush, by slot, that are newer than their unit's last change.
-    fn heartbeats(&self, partition: u16, number: i64, unmerged_rows: impl Iterator<Item = (u32, Timestamp)>) {
-        let Some(after) = self.after.get(usize::from(partition)) else { return };
+    /// Applies the heartbeats of a flush, by slot, that are newer than their unit's last change. Such a change has written
+    /// the key as it was, so the broker of the key may be that of an older heartbeat.
+    fn heartbeats(
+        &self,
+        partition: u16,
+        (number, brokers): (i64, &str),
+        unmerged_rows: impl Iterator<Item = (u32, (Timestamp, u8))>,
+    ) -> DatabaseResult<()> {
+        let Some(after) = self.after.get(usize::from(partition)) else { return Ok(()) };
+        let unreadable = || rusqlite::Error::InvalidColumnType(0, "brokers".to_owned(), Type::Text);
+        let here = self.memory.brokers().of_row(brokers).ok_or_else(unreadable)?;
         let mut table = self.memory.table(partition);
-        for (slot, time) in unmerged_rows {
-            if after.get(slot as usize).is_none_or(|after| number <= *after) {
-                continue;
+        for (slot, (time, broker)) in unmerged_rows {
+            if let Some(after) = after.get(slot as usize) {
+                table.load_key(slot, (time, here(broker)), number > *after);
             }
-            table.load_key(slot, time);
         }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::broker_numbers::BrokerNumbers;
 use super::in_memory_hearing::InMemoryHearing;
 use super::partition_table::{CommittedFacts, EngineState, PartitionTable};
 use crate::clock::Timestamp;
@@ -18,6 +19,7 @@ pub(super) struct InMemoryFleet {
     units: Arc<UnitTables>,
     partitions: Box<[Mutex<EngineState>]>,
     hearing: Mutex<InMemoryHearing>,
+    brokers: BrokerNumbers,
     digests: RandomState,
 }
 
@@ -29,6 +31,7 @@ impl InMemoryFleet {
             partitions: (0..units.partitions()).map(|_| Mutex::default()).collect(),
             units,
             hearing: Mutex::default(),
+            brokers: BrokerNumbers::default(),
             digests: RandomState::default(),
         }
     }
@@ -48,7 +51,11 @@ impl InMemoryFleet {
     /// Locks a partition: first the engine's own values, then the rows.
     pub fn table(&self, partition: u16) -> PartitionTable<'_> {
         let state = self.partitions[usize::from(partition)].lock();
-        PartitionTable::new(state, self.units.write(partition))
+        PartitionTable::new(state, self.units.write(partition), &self.brokers)
+    }
+
+    pub fn brokers(&self) -> &BrokerNumbers {
+        &self.brokers
     }
 
     pub fn hearing(&self) -> MutexGuard<'_, InMemoryHearing> {

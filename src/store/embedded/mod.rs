@@ -31,6 +31,7 @@ use crate::clock::Timestamp;
 use crate::telemetry::{EngineWarning, ServerAnswers, Telemetry};
 
 mod apply;
+mod broker_numbers;
 mod cells;
 mod config;
 mod data;

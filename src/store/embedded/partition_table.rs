@@ -7,12 +7,13 @@
 
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 
+use super::broker_numbers::{BrokerNumbers, UNKNOWN};
 use super::deadline_index::DeadlineIndex;
 use super::row::{Columns, ExpiryKey, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Facts, Labels, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
-use crate::store::{EngineError, IndexState, Refresh, Result};
+use crate::store::{EngineError, IndexState, Refresh, Replaced, Result};
 
 /// A locked row, and its values after its change is committed.
 #[derive(Clone, Copy)]
@@ -67,6 +68,8 @@ impl CommittedFacts {
 pub(super) struct DirtyRow {
     pub slot: u32,
     pub alive: MaybeTimestamp,
+    /// The number of the broker that delivered the heartbeat of the key.
+    pub broker: u8,
     /// The next check, if a heartbeat brought it forward.
     pub next_check: Option<MaybeTimestamp>,
 }
@@ -76,30 +79,15 @@ pub(super) struct DirtyRow {
 pub(super) struct EngineState {
     columns: Columns,
     deadlines: DeadlineIndex,
-    /// The brokers that delivered heartbeats, by number from 1 on.
-    brokers: Vec<BrokerName>,
     /// Slots of dirty rows. A slot may be listed twice; the flag of its row counts.
     dirty: Vec<u32>,
-}
-
-impl EngineState {
-    /// The number of a broker; 0, the number of unknown brokers, if there are too many.
-    fn number_of(&mut self, broker: Option<&BrokerName>) -> u8 {
-        let Some(broker) = broker else { return 0 };
-        let at = self.brokers.iter().position(|known| known == broker).unwrap_or_else(|| {
-            if self.brokers.len() < usize::from(u8::MAX) {
-                self.brokers.push(broker.clone());
-            }
-            self.brokers.len() - 1
-        });
-        if self.brokers[at] == *broker { at as u8 + 1 } else { 0 }
-    }
 }
 
 /// The units of one partition, locked.
 pub(super) struct PartitionTable<'a> {
     state: MutexGuard<'a, EngineState>,
     units: RwLockWriteGuard<'a, UnitTable>,
+    brokers: &'a BrokerNumbers,
 }
 
 impl<'a> PartitionTable<'a> {
@@ -107,21 +95,22 @@ impl<'a> PartitionTable<'a> {
     pub fn new(
         state: MutexGuard<'a, EngineState>,
         units: RwLockWriteGuard<'a, UnitTable>,
+        brokers: &'a BrokerNumbers,
     ) -> PartitionTable<'a> {
-        PartitionTable { state, units }
+        PartitionTable { state, units, brokers }
     }
 
     /// Writes heartbeats into existing expiry keys; the newest wins. Answers, in order, the heartbeat that each key
     /// held before; `None`: there is no key, and nothing is written.
-    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Timestamp>> {
+    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Replaced>> {
         let keys: Vec<Option<UnitKey>> =
             heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
         let found = heartbeats.iter().zip(self.units.find_all(&keys));
         found.map(|(heartbeat, slot)| self.refresh_row(slot?, heartbeat)).collect()
     }
 
-    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> Option<Timestamp> {
-        let broker = self.state.number_of(heartbeat.broker);
+    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> Option<Replaced> {
+        let broker = self.brokers.number(heartbeat.broker);
         let EngineState { columns, deadlines, dirty, .. } = &mut *self.state;
         let flags = &mut columns.flags[slot as usize];
         // The pending change was decided without this heartbeat, so decide the heartbeat after it.
@@ -129,7 +118,7 @@ impl<'a> PartitionTable<'a> {
             return None;
         }
         let mut is_changed = false;
-        let before = self.units[slot].last_seen;
+        let (before, is_elsewhere) = (self.units[slot].last_seen, flags.1 != broker);
         if before < heartbeat.at {
             self.units.learn(slot, before, (heartbeat.at, heartbeat.arrived), heartbeat.unbroken);
             self.units[slot].last_seen = heartbeat.at;
@@ -150,7 +139,7 @@ impl<'a> PartitionTable<'a> {
         if later.is_some() {
             deadlines.moved(&columns.next_checks, slot, later);
         }
-        Some(before)
+        Some(Replaced { at: before, is_elsewhere })
     }
 
     /// The slot of a unit, its expiry key, and the broker that delivered the heartbeat of the key.
@@ -166,15 +155,14 @@ impl<'a> PartitionTable<'a> {
         stored.map(|slot| Ok((slot, self.unit(&self.units[slot])?, key(slot)))).collect()
     }
 
-    /// The expiry keys in some slots, except those of units with a pending change, which is written with its key.
-    pub fn settled_keys(&self, slots: std::ops::Range<u32>) -> impl Iterator<Item = MaybeTimestamp> {
+    /// The expiry keys in some slots, with the numbers of brokers, except those of units with a pending change, which is
+    /// written with its key.
+    pub fn settled_keys(&self, slots: std::ops::Range<u32>) -> impl Iterator<Item = (MaybeTimestamp, u8)> {
         let slots = slots.start..slots.end.min(self.units.len() as u32);
         slots.map(|slot| {
-            if self.flags(slot).contains(RowFlags::LOCKED) {
-                MaybeTimestamp::NONE
-            } else {
-                self.alive_at(slot)
-            }
+            let flags = self.flags(slot);
+            let is_locked = flags.contains(RowFlags::LOCKED);
+            (if is_locked { MaybeTimestamp::NONE } else { self.alive_at(slot) }, flags.1)
         })
     }
 
@@ -188,15 +176,18 @@ impl<'a> PartitionTable<'a> {
         for slot in 0..self.units.len() as u32 {
             if let Some(alive) = self.alive_at(slot).get() {
                 self.set_alive(slot, Some(alive.max(heard)).into());
-                self.state.columns.flags[slot as usize].1 = 0;
+                self.state.columns.flags[slot as usize].1 = UNKNOWN;
             }
         }
     }
 
-    /// Sets the expiry key in a slot to the value on disk, if there is a key.
-    pub fn load_key(&mut self, slot: u32, alive: Timestamp) {
-        if self.alive_at(slot) != MaybeTimestamp::NONE {
+    /// Sets the expiry key in a slot to the value on disk, with the number of the broker, if there is a key; unless
+    /// `is_newer`, only the broker of that same value.
+    pub fn load_key(&mut self, slot: u32, (alive, broker): (Timestamp, u8), is_newer: bool) {
+        let known = self.alive_at(slot).get();
+        if known.is_some_and(|known| is_newer || known == alive) {
             self.set_alive(slot, Some(alive).into());
+            self.state.columns.flags[slot as usize].1 = broker;
         }
     }
 
@@ -273,7 +264,7 @@ impl<'a> PartitionTable<'a> {
         let (alive, columns) = (self.alive_at(slot), &self.state.columns);
         let (facts, next_check) = (columns.facts[slot as usize], columns.next_checks[slot as usize]);
         let broker = match change.next_alive {
-            Some(_) => self.state.number_of(change.broker.as_ref()),
+            Some(_) => self.brokers.number(change.broker.as_ref()),
             None => self.flags(slot).1,
         };
         let columns = &mut self.state.columns;
@@ -320,7 +311,12 @@ impl<'a> PartitionTable<'a> {
         self.set_check(slot, pending.next_check);
         let columns = &mut self.state.columns;
         columns.facts[slot as usize] = digest;
+        // The change has written the key, but not its broker.
+        let is_dirty = columns.flags[slot as usize].contains(RowFlags::DIRTY);
         columns.flags[slot as usize] = RowFlags::stored(pending.broker);
+        if is_dirty {
+            columns.flags[slot as usize].insert(RowFlags::DIRTY);
+        }
         self.show(slot, pending.alive, committed);
     }
 
@@ -350,8 +346,9 @@ impl<'a> PartitionTable<'a> {
             let is_moved = flags.contains(RowFlags::CHECK_MOVED);
             flags.remove(RowFlags::DIRTY);
             flags.remove(RowFlags::CHECK_MOVED);
+            let broker = flags.1;
             let next_check = is_moved.then_some(columns.next_checks[slot as usize]);
-            taken.push(DirtyRow { slot, alive, next_check });
+            taken.push(DirtyRow { slot, alive, broker, next_check });
         }
         self.state.dirty = locked;
         taken
@@ -386,7 +383,7 @@ impl<'a> PartitionTable<'a> {
         self.units.add_at(slot, key)?;
         self.state.columns.grow(self.units.len());
         self.commit_row(
-            PendingWrite { slot, is_stored: true, alive, broker: 0, next_check },
+            PendingWrite { slot, is_stored: true, alive, broker: UNKNOWN, next_check },
             digest,
             committed,
         );
@@ -452,8 +449,7 @@ impl<'a> PartitionTable<'a> {
     }
 
     fn broker_at(&self, slot: u32) -> Option<BrokerName> {
-        let number = usize::from(self.flags(slot).1);
-        self.state.brokers.get(number.checked_sub(1)?).cloned()
+        self.brokers.name(self.flags(slot).1)
     }
 
     fn alive_at(&self, slot: u32) -> MaybeTimestamp {

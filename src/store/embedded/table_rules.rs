@@ -50,6 +50,8 @@ pub(super) enum ColumnType {
     RecordId,
     Record,
     OutboxEvent,
+    /// The names of brokers (JSON).
+    Brokers,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -98,6 +100,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("id", Number, RemoveRow),
             column("number", Number, RemoveRow),
             column("entries", Entries(super::last_seen::ENTRY), RemoveRow),
+            column("brokers", Brokers, RemoveRow),
         ],
     },
     TableRule {
@@ -107,7 +110,8 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[
             column("id", Number, RemoveRow),
             column("number", Number, RemoveRow),
-            column("times", Entries(super::last_seen::TIME), RemoveRow),
+            column("times", Entries(super::last_seen::KEY), RemoveRow),
+            column("brokers", Brokers, RemoveRow),
         ],
     },
     TableRule {
@@ -201,6 +205,7 @@ impl ColumnType {
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),
             OutboxEvent => json::<crate::store::OutboxEvent>(text),
+            Brokers => json::<Vec<crate::presence::BrokerName>>(text),
             Number | Moment | MaybeMoment | Partition | Entries(_) => false,
         }
     }

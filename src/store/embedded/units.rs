@@ -16,8 +16,8 @@ use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{
-    CheckGuard, DeadlineCheck, HearingStore, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore,
-    by_partition,
+    CheckGuard, DeadlineCheck, HearingStore, Hint, IndexState, PendingCheck, Refresh, Replaced, Result,
+    UnitStore, by_partition,
 };
 
 /// The number of suspects of one check: they are decided without a pause, and requests wait meanwhile.
@@ -30,7 +30,7 @@ pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>> {
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Replaced>>> {
         let mut before = vec![None; heartbeats.len()];
         let units = heartbeats.iter().map(|heartbeat| heartbeat.unit);
         for (partition, indexes) in by_partition(units, self.memory.partitions()) {

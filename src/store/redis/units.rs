@@ -34,7 +34,9 @@ use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::{Timestamp, monotonic};
 use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
-use crate::store::{EngineError, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore, encoding};
+use crate::store::{
+    EngineError, Hint, IndexState, PendingCheck, Refresh, Replaced, Result, UnitStore, encoding,
+};
 
 const BATCH: usize = 200;
 /// The number of batches that one of several servers gets at once: the server wakes less often, and the heartbeats of
@@ -59,7 +61,7 @@ const COLUMNS: usize = 12;
 
 #[async_trait]
 impl UnitStore for RedisEngine {
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>> {
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Replaced>>> {
         let numbered = heartbeats.iter().enumerate();
         let mut places: Vec<(u16, usize)> =
             numbered.map(|(index, heartbeat)| (self.keys.partition(heartbeat.unit), index)).collect();
@@ -201,7 +203,7 @@ impl RedisEngine {
         &self,
         heartbeats: &[Refresh<'_>],
         places: &[(u16, usize)],
-    ) -> Result<Vec<(usize, Option<Timestamp>)>> {
+    ) -> Result<Vec<(usize, Option<Replaced>)>> {
         let Some((first, first_index)) = places.first() else { return Ok(Vec::new()) };
         let mut pipe = Pipeline::with_capacity(places.len() + usize::from(self.keys.partitions()).min(BATCH));
         let (mut key, mut until) = (String::new(), heartbeats[*first_index].until);
@@ -241,7 +243,9 @@ impl RedisEngine {
         let (mut recorded, mut newer) = (Vec::with_capacity(places.len()), Vec::new());
         for ((_, index), text) in places.iter().zip(&before) {
             let before = text.as_deref().and_then(KeyValue::parts);
-            recorded.push((*index, before.as_ref().map(|(at, _)| *at)));
+            let own = heartbeats[*index].broker.map(BrokerName::as_str);
+            let replaced = before.map(|(at, broker)| Replaced { at, is_elsewhere: broker != own });
+            recorded.push((*index, replaced));
             if let Some(before) = before.filter(|(at, _)| *at > heartbeats[*index].at) {
                 newer.push((&heartbeats[*index], KeyValue::of(before)));
             }

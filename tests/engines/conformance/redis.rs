@@ -175,7 +175,9 @@ mod only_redis {
     use futures_util::StreamExt;
     use rollcall::clock::monotonic;
     use rollcall::presence::Interval;
-    use rollcall::store::{Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace, Refresh};
+    use rollcall::store::{
+        Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace, Refresh, Replaced,
+    };
     use std::time::Duration;
 
     #[tokio::test]
@@ -307,7 +309,7 @@ mod only_redis {
         assert!(matches!(held_back, Err(EngineError::Unavailable(_))), "{held_back:?}");
         // One in time is written, and the newer one that it overwrote once more.
         let in_time = world.engine.refresh(&[older(monotonic() + ttl)]).await.unwrap();
-        assert_eq!(in_time, [Some(world.at(5))]);
+        assert_eq!(in_time, [Some(Replaced { at: world.at(5), is_elsewhere: false })]);
         let value: i64 = world.ground.0.ask(cmd("GET").arg(alive(&unit))).await;
         assert_eq!(value, world.at(5).as_millis());
     }

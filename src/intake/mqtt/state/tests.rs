@@ -11,13 +11,15 @@ use crate::intake::canary::{Canary, Key};
 use crate::intake::mqtt::tests::config;
 use crate::intake::probe::Probes;
 use crate::intake::topic::{Template, Topics};
-use crate::presence::{Heartbeat, Kind, KindRules};
+use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules};
 
 const GAP: Duration = Duration::from_secs(3);
 /// When each case begins, in seconds.
 const BEGIN: i64 = 1000;
 /// More room in the queue than any case needs.
 const ROOM: usize = 100;
+/// The payload of last wills.
+const WILL: &str = "gone";
 
 /// An event of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ enum Input {
     PingResp,
     /// PUBLISH of a unit: QoS, packet id, whether it is flagged as a duplicate, payload.
     Beat(u8, u16, bool, &'static str),
+    /// PUBLISH of a last will, at QoS 1 with this packet id.
+    Will(u16),
     /// PUBLISH at QoS 0, while the queue has so much room.
     BeatIntoRoom(usize),
     /// PUBLISH of the canary with this number.
@@ -98,6 +102,11 @@ impl World {
         let (now, key) = (self.now.clock, &self.key);
         let read = |message: &Incoming| match Canary::read(key, "canary", message.payload) {
             Some(canary) => Content::Canary(canary),
+            None if message.payload == WILL.as_bytes() && message.stood_still => Content::Nothing,
+            None if message.payload == WILL.as_bytes() => {
+                let gone = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+                Content::Announcement(Announcement::of("pump:7".parse().unwrap(), now, gone).into())
+            }
             None => Content::Heartbeat(Heartbeat {
                 not_before: message.sent_after,
                 ..Heartbeat::of("pump:7".parse().unwrap(), message.sent_before.unwrap_or(now))
@@ -170,6 +179,10 @@ impl World {
             Beat(qos, pkid, dup, payload) => {
                 let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][usize::from(qos)];
                 let publish = Publish { pkid, dup, ..Publish::new("units/7", qos, payload, None) };
+                self.packet(&Packet::Publish(publish), ROOM, &mut actions);
+            }
+            Will(pkid) => {
+                let publish = Publish { pkid, ..Publish::new("units/7", QoS::AtLeastOnce, WILL, None) };
                 self.packet(&Packet::Publish(publish), ROOM, &mut actions);
             }
             BeatIntoRoom(room) => {
@@ -249,6 +262,7 @@ fn shown(action: &Action) -> String {
                     format!("heartbeat between {} and {}", seconds(*earliest), seconds(*at))
                 }
                 Content::Heartbeat(_) => "heartbeat".to_owned(),
+                Content::Announcement(_) => "will".to_owned(),
                 Content::Canary(canary) => format!("canary {}", canary.seq),
                 Content::Unsubscribed => "unsubscribed".to_owned(),
                 _ => "nothing".to_owned(),

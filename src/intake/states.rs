@@ -34,7 +34,7 @@ mod topics;
 
 use elsewhere::Round;
 pub(super) use published::{Published, PublishedState};
-pub(super) use topics::{StateTopics, object_of, unit_of};
+pub(super) use topics::{SENSORS, StateTopics, object_of, unit_of};
 
 /// The least time between two passes over the mirror.
 const TICK: Duration = Duration::from_secs(1);

@@ -148,6 +148,30 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_makes_no_units_of_a_kind_whose_topics_cover_it() {
+    let home = r#"
+    [[kind]]
+    name = "home"
+    topics = ["home/{unit}/heartbeat"]
+    presence = { format = "homeassistant", topics = ["+/#"] }
+    "#;
+    let world = World::new(&format!("{KINDS}{home}"), &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    world.beat(&["a".to_owned()]).await;
+    world.eventually("its sensor", async || !reader.get(SENSOR).is_null()).await;
+    // Each further state would be a report of its sensor.
+    for unit in ["a", "b"] {
+        world.beat(&[unit.to_owned()]).await;
+        reader.is(&world, &format!("detector/{unit}"), "offline").await;
+    }
+    let units = world.json("/api/v1/units").await;
+    let mut names: Vec<&str> =
+        units["units"].as_array().unwrap().iter().map(|one| one["unit"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_instance_publishes_the_states_of_one_that_is_gone() {
     let world = World::new(&format!("instance.name = \"stays\"\n{KINDS}"), &[]).await;
     let reader = Reader::start(world.broker.port()).await;

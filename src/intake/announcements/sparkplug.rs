@@ -64,9 +64,12 @@ pub(in crate::intake) fn node_id(id: &str, is_device: bool) -> Option<&str> {
     }
 }
 
+/// The beginning of the topics of the states of hosts.
+pub(in crate::intake) const STATES: &str = "spBv1.0/STATE/";
+
 /// The topic of the state of a host.
 pub(in crate::intake) fn state_topic(host: &str) -> String {
-    format!("spBv1.0/STATE/{host}")
+    format!("{STATES}{host}")
 }
 
 /// The state of a host.

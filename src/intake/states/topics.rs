@@ -9,8 +9,9 @@ use crate::presence::{Cause, State, StateSince, Unit};
 
 /// The beginning of the topics of states: `rollcall/state/<kind>/<unit>`.
 const STATES: &str = "rollcall/state/";
-/// The prefix and the suffix of the topics by which Home Assistant discovers units.
-const DISCOVERY: (&str, &str) = ("homeassistant/binary_sensor/rollcall/", "/config");
+/// The beginning and the end of the topics by which Home Assistant discovers units: it has a sensor for each.
+pub(in crate::intake) const SENSORS: &str = "homeassistant/binary_sensor/rollcall/";
+const CONFIG: &str = "/config";
 
 pub(in crate::intake) const STATES_FILTER: &str = "rollcall/state/#";
 pub(in crate::intake) const DISCOVERY_FILTER: &str = "homeassistant/binary_sensor/rollcall/+/config";
@@ -38,7 +39,7 @@ impl StateTopics {
 
     /// The topic by which Home Assistant discovers the unit.
     pub fn discovery(&self) -> String {
-        format!("{}{}{}", DISCOVERY.0, self.object, DISCOVERY.1)
+        format!("{SENSORS}{}{CONFIG}", self.object)
     }
 
     pub fn discovery_payload(&self, unit: &Unit) -> Vec<u8> {
@@ -84,7 +85,7 @@ pub fn unit_of(topic: &str) -> Option<Unit> {
 
 /// The name of the unit in a topic of its discovery.
 pub fn object_of(topic: &str) -> Option<&str> {
-    topic.strip_prefix(DISCOVERY.0)?.strip_suffix(DISCOVERY.1)
+    topic.strip_prefix(SENSORS)?.strip_suffix(CONFIG)
 }
 
 pub fn payload(state: &StateSince) -> Vec<u8> {

@@ -40,7 +40,7 @@ pub(super) use topics::{SENSORS, StateTopics, object_of, unit_of};
 const TICK: Duration = Duration::from_secs(1);
 /// A pass over the mirror is followed by a pause of this many times its length.
 const PAUSE: u32 = 20;
-/// How many states are read from the engine at once.
+/// The most states that are read from the engine at once.
 const BATCH: usize = 500;
 /// Of so many units without a published state at once, each record is read; of more, the newest records of the fleet.
 const FEW: usize = 20;
@@ -54,6 +54,14 @@ pub struct StatesConfig {
     pub rate: u32,
     /// Whether Home Assistant discovers the units.
     pub has_discovery: bool,
+}
+
+impl StatesConfig {
+    /// The units whose states are read and published at once: those of a tenth of a second, so that messages go out evenly,
+    /// and no state waits for long after it was read.
+    fn batch(self) -> usize {
+        (self.rate as usize / 10).clamp(1, BATCH)
+    }
 }
 
 /// The sources of the states.
@@ -171,7 +179,7 @@ impl StatePublisher {
         let (roll, mirror) = (&self.writer.roll, &self.sources.mirror);
         let (mut cursor, mut chunk) = (Cursor::new(UnitFilter::default()), Chunk::default());
         let (mut read, mut differing) = (Duration::ZERO, Vec::new());
-        let (hearing, now) = (roll.hearing(), self.writer.clock.now());
+        let (hearing, now, batch) = (roll.hearing(), self.writer.clock.now(), self.config.batch());
         loop {
             let began = Stopwatch::start();
             let is_more = mirror.read_next(&mut cursor, &mut chunk, &hearing, now);
@@ -190,8 +198,8 @@ impl StatePublisher {
                 }
             }
             read += began.elapsed();
-            while differing.len() >= BATCH || (!is_more && !differing.is_empty()) {
-                let rest = differing.split_off(differing.len().min(BATCH));
+            while differing.len() >= batch || (!is_more && !differing.is_empty()) {
+                let rest = differing.split_off(differing.len().min(batch));
                 self.publish(&differing, pass).await?;
                 differing = rest;
             }
@@ -250,7 +258,7 @@ impl StatePublisher {
     /// Removes the states of units that the fleet does not have any more. `is_read`: the pass read that partition whole.
     async fn remove_gone(&self, pass: u32, is_read: impl Fn(u16) -> bool) -> Result<(), Interrupted> {
         let missing = self.published.lock().missing(pass, |unit| is_read(self.partition_of(unit)));
-        for units in missing.chunks(BATCH) {
+        for units in missing.chunks(self.config.batch()) {
             let began = Stopwatch::start();
             let wanted: Vec<(Unit, LastReturn)> =
                 units.iter().map(|unit| (unit.clone(), LastReturn::Known(None))).collect();
@@ -323,3 +331,17 @@ pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
 
 /// A moment that no heartbeat has, so that the state is published again.
 const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_rate_goes_out_in_small_parts() {
+        for (rate, batch) in [(1, 1), (5, 1), (19, 1), (40, 4), (4999, 499), (20_000, 500), (1_000_000, 500)]
+        {
+            let config = StatesConfig { rate, has_discovery: true };
+            assert_eq!(config.batch(), batch, "{rate}");
+        }
+    }
+}

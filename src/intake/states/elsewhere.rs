@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use super::{BATCH, Differing, Interrupted, PAUSE, Pass, StatePublisher, TICK};
+use super::{Differing, Interrupted, PAUSE, Pass, StatePublisher, TICK};
 use crate::clock::Stopwatch;
 use crate::presence::{self, Snapshot};
 use crate::store::Result;
@@ -52,7 +52,7 @@ impl StatePublisher {
             read += began.elapsed();
             is_over = units.is_none();
             let differing = self.differing(&units.unwrap_or_default(), &mut current);
-            for some in differing.chunks(BATCH) {
+            for some in differing.chunks(self.config.batch()) {
                 if self.publish(some, &mut current.pass).await.is_err() {
                     return;
                 }

@@ -113,6 +113,8 @@ struct Differing {
     unit: Unit,
     /// The published state, if it is known.
     before: Option<State>,
+    /// See [`PublishedStates::differs`](published::PublishedStates::differs).
+    moment: Option<Timestamp>,
 }
 
 /// A pass over units that are compared with what is published.
@@ -129,11 +131,10 @@ impl Pass {
 }
 
 impl Differing {
-    /// The unit, and how to find when its last silence ended, if that is after the published state.
+    /// The unit, and how to find when its last silence ended, if it is online.
     fn with_return(&self, returns: Option<&HashMap<Unit, Timestamp>>) -> (Unit, LastReturn) {
         let back = match (self.before, returns) {
             (None, Some(returns)) => LastReturn::Known(returns.get(&self.unit).copied()),
-            (Some(State::Online), _) => LastReturn::Known(None),
             _ => LastReturn::Stored,
         };
         (self.unit.clone(), back)
@@ -186,14 +187,15 @@ impl StatePublisher {
             if is_more {
                 let mut published = self.published.lock();
                 for view in mirror.units(&chunk) {
+                    let moment = view.last_seen.max(view.announced_at);
                     let Some(before) =
-                        published.differs((view.kind, view.id), view.state, view.last_seen, pass.number)
+                        published.differs((view.kind, view.id), view.state, moment, pass.number)
                     else {
                         continue;
                     };
                     let unit = Unit::new(view.kind.parse().expect("a kind"), view.id.parse().expect("an id"));
                     if self.owns(&unit) {
-                        differing.push(Differing { unit, before });
+                        differing.push(Differing { unit, before, moment });
                     }
                 }
             }
@@ -236,7 +238,7 @@ impl StatePublisher {
         let states = states.map_err(|error| self.engine_failed(&error))?;
         self.writer.telemetry.engine_answered(Loop::States, "");
         let mut count = 0;
-        for (Differing { unit, .. }, state) in units.iter().zip(states) {
+        for (Differing { unit, moment, .. }, state) in units.iter().zip(states) {
             let Some(state) = state else { continue };
             let topics = StateTopics::of(unit);
             if self.config.has_discovery && !self.published.lock().is_discovered(&topics.object) {
@@ -246,7 +248,7 @@ impl StatePublisher {
             }
             let payload = topics::payload(&state);
             // Before it is sent: another instance may publish a newer state meanwhile.
-            let sent = PublishedState::new(state.state, state.last_seen, pass.number);
+            let sent = PublishedState::new(state.state, *moment, pass.number);
             self.published.lock().set(unit, sent);
             self.send(topics.state, payload).await?;
             count += 1;

@@ -172,6 +172,34 @@ async fn what_is_published_makes_no_units_of_a_kind_whose_topics_cover_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_late_again_is_published_as_it_is_now() {
+    let presence =
+        r#"presence = { format = "last_will", topics = ["lasting/{unit}/status"], settle = "5m" }"#;
+    let world = World::new(&format!("{KINDS}{presence}"), &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    let beat = async || world.beat_to("lasting", &["a".to_owned()]).await;
+    let will = async || publish(world.broker.port(), "lasting/a/status", "offline").await;
+    beat().await;
+    reader.is(&world, "lasting/a", "online").await;
+    will().await;
+    reader.is(&world, "lasting/a", "late").await;
+    let first = reader.state("lasting/a");
+    assert_eq!(first["cause"], "last_will");
+    beat().await;
+    will().await;
+    let is_again = async || {
+        let now = reader.state("lasting/a");
+        now["state"] == "late" && now["last_seen"] != first["last_seen"] && now["since"] != first["since"]
+    };
+    world.eventually("the new silence", is_again).await;
+    let fail = CLIENT.post(world.url("/ping/lasting/a/fail")).send().await.unwrap();
+    assert_eq!(fail.status(), 200);
+    let is_disconnected = async || reader.state("lasting/a")["cause"] == "disconnected";
+    world.eventually("the new cause", is_disconnected).await;
+    assert_eq!(reader.state("lasting/a")["state"], "late");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_instance_publishes_the_states_of_one_that_is_gone() {
     let world = World::new(&format!("instance.name = \"stays\"\n{KINDS}"), &[]).await;
     let reader = Reader::start(world.broker.port()).await;
@@ -261,7 +289,7 @@ async fn the_states_at_each_broker_are_those_of_all_units_also_if_no_instance_re
         let topic = format!("units/v{n}/heartbeat");
         let heard = async || world.status(&format!("/api/v1/units/valve/v{n}")).await == 200;
         let sent = async || {
-            publish(us.port(), &topic).await;
+            publish(us.port(), &topic, "{}").await;
             heard().await
         };
         world.eventually("the other region hears it", sent).await;
@@ -307,14 +335,14 @@ async fn the_states_at_each_broker_are_those_of_all_units_also_if_no_instance_re
     another.await.unwrap().unwrap();
 }
 
-/// Publishes a heartbeat at the broker with that port.
-async fn publish(port: u16, topic: &str) {
+/// Publishes a message at the broker with that port.
+async fn publish(port: u16, topic: &str, payload: &'static str) {
     let mut options = MqttOptions::new(format!("device-{:x}", rand::random::<u32>()), ("127.0.0.1", port));
     options.set_clean_start(true);
     let (client, mut events) = AsyncClient::builder(options).capacity(8).build();
     let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
     let options = PublishOptions::new(QoS::AtLeastOnce);
-    client.publish_tracked(topic, "{}", options).await.unwrap().wait_async().await.unwrap();
+    client.publish_tracked(topic, payload, options).await.unwrap().wait_async().await.unwrap();
     client.disconnect().await.unwrap();
     follow.await.unwrap();
 }

@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::{Differing, Interrupted, PAUSE, Pass, StatePublisher, TICK};
 use crate::clock::Stopwatch;
-use crate::presence::{self, Snapshot};
+use crate::presence::{self, Snapshot, State};
 use crate::store::Result;
 
 /// Pages that are read at once.
@@ -109,8 +109,11 @@ impl StatePublisher {
             let state = presence::state(seen, rules, &hearing, now)?;
             round.found += 1;
             let name = (unit.kind.as_str(), unit.id.as_str());
-            let before = published.differs(name, state, seen.last_heard(), round.pass.number)?;
-            Some(Differing { unit: unit.clone(), before })
+            let departure =
+                seen.facts.as_ref().filter(|_| state == State::Late).and_then(|facts| facts.departure);
+            let moment = seen.last_heard().max(departure.map(|departure| departure.at));
+            let before = published.differs(name, state, moment, round.pass.number)?;
+            Some(Differing { unit: unit.clone(), before, moment })
         };
         units.iter().filter_map(of_unit).collect()
     }

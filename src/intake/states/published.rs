@@ -37,18 +37,20 @@ pub struct PublishedStates {
 pub struct PublishedState {
     /// `None` if the state cannot be read.
     state: Option<State>,
-    last_seen: Option<Timestamp>,
+    /// When the unit was last heard or, if it is late, announced as gone, as this instance knew it: the engine may say
+    /// another moment, as of a unit whose expiry key has ended.
+    moment: Option<Timestamp>,
     /// The last pass that found its unit.
     pass: u32,
 }
 
 impl PublishedState {
-    pub fn new(state: State, last_seen: Option<Timestamp>, pass: u32) -> PublishedState {
-        PublishedState { state: Some(state), last_seen, pass }
+    pub fn new(state: State, moment: Option<Timestamp>, pass: u32) -> PublishedState {
+        PublishedState { state: Some(state), moment, pass }
     }
 
-    pub fn read(state: Option<State>, last_seen: Option<Timestamp>) -> PublishedState {
-        PublishedState { state, last_seen, pass: 0 }
+    pub fn read(state: Option<State>, moment: Option<Timestamp>) -> PublishedState {
+        PublishedState { state, moment, pass: 0 }
     }
 }
 
@@ -84,7 +86,7 @@ impl Published {
     /// Notes that the state of a unit changed: the published one may be older, even if the state is the same.
     pub fn doubt(&self, unit: &Unit) {
         if let Some(known) = self.lock().states.get_mut(&*key(unit.kind.as_str(), unit.id.as_str())) {
-            known.last_seen = NO_MOMENT;
+            known.moment = NO_MOMENT;
         }
     }
 
@@ -98,20 +100,22 @@ fn key(kind: &str, id: &str) -> String {
 }
 
 impl PublishedStates {
-    /// Notes that the pass found a unit. Returns its state if that differs from the published one.
+    /// Notes that the pass found a unit. Returns the published state if the state of the unit differs from it. `moment`:
+    /// when it was last heard or, if it is late, announced as gone.
     pub fn differs(
         &mut self,
         (kind, id): (&str, &str),
         state: State,
-        last_seen: Option<Timestamp>,
+        moment: Option<Timestamp>,
         pass: u32,
     ) -> Option<Option<State>> {
         let Some(known) = self.states.get_mut(&*key(kind, id)) else { return Some(None) };
         known.pass = pass;
-        // The last heartbeat of an online unit changes all the time, so it does not count.
+        // A unit that is online, or paused by an operator, is heard all the time. In any other state it may have been
+        // online in between.
         let is_same = known.state == Some(state)
-            && known.last_seen != NO_MOMENT
-            && (state != State::Offline || known.last_seen == last_seen);
+            && known.moment != NO_MOMENT
+            && (matches!(state, State::Online | State::Paused) || known.moment == moment);
         (!is_same).then_some(known.state)
     }
 
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_published_when_it_differs_and_an_offline_one_for_each_silence() {
+    fn a_state_is_published_when_it_differs_also_if_the_unit_was_online_in_between() {
         let unit: Unit = "pump:7".parse().unwrap();
         let at = |ms| Some(Timestamp::from_millis(ms));
         let published = Published::default();
@@ -201,14 +205,19 @@ mod tests {
             ((State::Online, at(1)), (State::Late, at(1)), true),
             ((State::Offline, at(1)), (State::Offline, at(1)), false),
             ((State::Offline, at(1)), (State::Offline, at(9)), true),
+            ((State::Late, at(1)), (State::Late, at(1)), false),
+            ((State::Late, at(1)), (State::Late, at(9)), true),
+            ((State::Unknown, at(1)), (State::Unknown, at(9)), true),
+            // It is heard while an operator has paused it.
+            ((State::Paused, at(1)), (State::Paused, at(9)), false),
+            ((State::NeverSeen, None), (State::NeverSeen, None), false),
         ];
-        let differs = |state, last_seen, pass| {
-            published.lock().differs(("pump", "7"), state, last_seen, pass).is_some()
-        };
+        let differs =
+            |state, moment, pass| published.lock().differs(("pump", "7"), state, moment, pass).is_some();
         assert!(differs(State::Online, at(1), 1), "it was not published");
-        for ((state, seen), (now, last), expected) in cases {
-            published.lock().set(&unit, PublishedState::new(state, seen, 1));
-            assert_eq!(differs(now, last, 2), expected, "{state:?} {now:?}");
+        for ((state, then), (now, moment), expected) in cases {
+            published.lock().set(&unit, PublishedState::new(state, then, 1));
+            assert_eq!(differs(now, moment, 2), expected, "{state:?} {now:?}");
         }
         published.lock().set(&unit, PublishedState::new(State::Online, at(1), 2));
         published.doubt(&unit);

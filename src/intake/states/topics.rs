@@ -95,12 +95,18 @@ pub fn payload(state: &StateSince) -> Vec<u8> {
 }
 
 pub fn read(payload: &[u8]) -> PublishedState {
-    let read = serde_json::from_slice::<StatePayload>(payload).ok();
-    PublishedState::read(read.as_ref().map(|one| one.state), read.and_then(|one| one.last_seen))
+    let Ok(read) = serde_json::from_slice::<StatePayload>(payload) else {
+        return PublishedState::read(None, None);
+    };
+    // A unit that is late before its timeout is late since its announcement.
+    let announced = read.cause.filter(|_| read.state == State::Late).map(|_| read.since);
+    PublishedState::read(Some(read.state), read.last_seen.max(announced))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -133,6 +139,12 @@ mod tests {
             r#"{"state":"offline","since":"2024-11-21T00:00:00.000Z","last_seen":"2024-11-21T00:00:00.000Z","cause":"silence"}"#
         );
         assert_eq!(read(json.as_bytes()), PublishedState::read(Some(State::Offline), Some(at)));
+        let late = StateSince { state: State::Late, since: at + Duration::from_secs(9), ..state };
+        for (cause, seconds) in [(Some(Cause::LastWill), 9), (None, 0)] {
+            let moment = at + Duration::from_secs(seconds);
+            let late = payload(&StateSince { cause, ..late });
+            assert_eq!(read(&late), PublishedState::read(Some(State::Late), Some(moment)));
+        }
         assert_eq!(read(b"x"), PublishedState::read(None, None));
     }
 }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine_writer::EngineWriter;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::fleet::mirror::{Chunk, Cursor, UnitFilter};
-use crate::fleet::{LastReturn, Mirror, Ownership};
+use crate::fleet::{LastReturn, Mirror, Ownership, SharedRules};
 use crate::presence::{State, Unit};
 use crate::store::{Queries, partition_of};
 use crate::telemetry::{Loop, PublishedOutcome};
@@ -314,9 +314,10 @@ async fn is_over(stop: &CancellationToken, pause: Duration) -> bool {
 }
 
 /// Handles a message of another client on a topic of states: another instance, or a former process. An empty `payload`
-/// removes the state.
-pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
-    if let Some(unit) = unit_of(topic) {
+/// removes the state. Kinds that are not configured are those of another fleet at the broker.
+pub(super) fn heard(published: &Published, rules: &SharedRules, topic: &str, payload: &[u8]) {
+    let is_of_fleet = |unit: &Unit| rules.of(unit.kind.as_str()).is_some();
+    if let Some(unit) = unit_of(topic).filter(is_of_fleet) {
         let mut published = published.lock();
         match payload.is_empty() {
             true => published.remove(&unit),
@@ -337,6 +338,8 @@ const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Rules;
+    use crate::presence::{Kind, KindRules};
 
     #[test]
     fn a_small_rate_goes_out_in_small_parts() {
@@ -345,5 +348,22 @@ mod tests {
             let config = StatesConfig { rate, has_discovery: true };
             assert_eq!(config.batch(), batch, "{rate}");
         }
+    }
+
+    #[test]
+    fn states_of_kinds_that_are_not_configured_are_those_of_another_fleet() {
+        let pump: Kind = "pump".parse().unwrap();
+        let rules = Rules::from_iter([(pump.clone(), KindRules::new(pump))]);
+        let rules = SharedRules::from(Arc::new(rules));
+        let published = Published::default();
+        for unit in ["pump:7", "valve:7"] {
+            let topic = StateTopics::of(&unit.parse().unwrap()).state;
+            heard(&published, &rules, &topic, br#"{"state":"online"}"#);
+        }
+        let missing = || published.lock().missing(1, |_| true);
+        let pump: Unit = "pump:7".parse().unwrap();
+        assert_eq!(missing(), [pump]);
+        heard(&published, &rules, "rollcall/state/pump/7", b"");
+        assert_eq!(missing(), []);
     }
 }

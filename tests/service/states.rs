@@ -90,6 +90,8 @@ impl Drop for Reader {
 }
 
 const SENSOR: &str = "homeassistant/binary_sensor/rollcall/detector_a/config";
+/// Of another fleet at the broker.
+const SENSOR_OF_ANOTHER: &str = "homeassistant/binary_sensor/rollcall/valve_7/config";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() {
@@ -120,6 +122,8 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     reader.is(&world, "lasting/c", "online").await;
     // While nothing runs, another client writes what is not true.
     world.stop().await;
+    reader.retain("rollcall/state/valve/7", r#"{"state":"offline"}"#).await;
+    reader.retain(SENSOR_OF_ANOTHER, r#"{"state_topic":"rollcall/state/valve/7"}"#).await;
     reader
         .retain(
             "rollcall/state/lasting/b",
@@ -145,6 +149,8 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     let later = Reader::start(world.broker.port()).await;
     later.is(&world, "lasting/b", "online").await;
     assert_eq!(later.state("detector/a"), Value::Null);
+    later.is(&world, "valve/7", "offline").await;
+    world.eventually("and its sensor", async || !later.get(SENSOR_OF_ANOTHER).is_null()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,7 @@ mod published;
 mod topics;
 
 use elsewhere::Round;
+use published::PublishedStates;
 pub(super) use published::{Published, PublishedState};
 pub(super) use topics::{SENSORS, StateTopics, object_of, unit_of};
 
@@ -113,7 +114,7 @@ struct Differing {
     unit: Unit,
     /// The published state, if it is known.
     before: Option<State>,
-    /// See [`PublishedStates::differs`](published::PublishedStates::differs).
+    /// See [`PublishedStates::differs`].
     moment: Option<Timestamp>,
 }
 
@@ -122,11 +123,14 @@ struct Pass {
     number: u32,
     /// When units came back, if many had no published state.
     returns: Option<HashMap<Unit, Timestamp>>,
+    /// Units whose discovery message is missing or not as it should be, at most those of a second: the rest waits for the
+    /// next pass, and states do not.
+    undiscovered: Vec<Unit>,
 }
 
 impl Pass {
     fn begin(published: &Published) -> Pass {
-        Pass { number: published.begin_pass(), returns: None }
+        Pass { number: published.begin_pass(), returns: None, undiscovered: Vec::new() }
     }
 }
 
@@ -187,15 +191,16 @@ impl StatePublisher {
             if is_more {
                 let mut published = self.published.lock();
                 for view in mirror.units(&chunk) {
-                    let moment = view.last_seen.max(view.announced_at);
-                    let Some(before) =
-                        published.differs((view.kind, view.id), view.state, moment, pass.number)
-                    else {
+                    let (name, moment) = ((view.kind, view.id), view.last_seen.max(view.announced_at));
+                    let before = published.differs(name, view.state, moment, pass.number);
+                    let is_undiscovered = self.is_undiscovered(name, &published, pass);
+                    if before.is_none() && !is_undiscovered {
                         continue;
-                    };
+                    }
                     let unit = Unit::new(view.kind.parse().expect("a kind"), view.id.parse().expect("an id"));
                     if self.owns(&unit) {
-                        differing.push(Differing { unit, before, moment });
+                        pass.undiscovered.extend(is_undiscovered.then(|| unit.clone()));
+                        differing.extend(before.map(|before| Differing { unit, before, moment }));
                     }
                 }
             }
@@ -213,8 +218,15 @@ impl StatePublisher {
         let is_filled = |partition| {
             self.sources.ownership.owns(partition) && self.sources.mirror.is_partition_filled(partition)
         };
+        self.publish_discovery(pass).await?;
         self.remove_gone(pass.number, is_filled).await?;
         Ok(read)
+    }
+
+    /// Whether the discovery message of a unit has to be published in this pass.
+    fn is_undiscovered(&self, name: (&str, &str), published: &PublishedStates, pass: &Pass) -> bool {
+        let has_room = pass.undiscovered.len() < self.config.rate as usize;
+        self.config.has_discovery && has_room && !published.is_discovered(name)
     }
 
     fn owns(&self, unit: &Unit) -> bool {
@@ -240,24 +252,41 @@ impl StatePublisher {
         let mut count = 0;
         for (Differing { unit, moment, .. }, state) in units.iter().zip(states) {
             let Some(state) = state else { continue };
-            let topics = StateTopics::of(unit);
-            if self.config.has_discovery && !self.published.lock().is_discovered(&topics.object) {
-                self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
-                self.published.lock().discovered(&topics.object);
-                count += 1;
-            }
             let payload = topics::payload(&state);
             // Before it is sent: another instance may publish a newer state meanwhile.
             let sent = PublishedState::new(state.state, *moment, pass.number);
             self.published.lock().set(unit, sent);
-            self.send(topics.state, payload).await?;
+            self.send(StateTopics::of(unit).state, payload).await?;
             count += 1;
         }
         self.keep_rate(count, began).await;
         Ok(())
     }
 
-    /// Removes the states of units that the fleet does not have any more. `is_read`: the pass read that partition whole.
+    /// Publishes the discovery messages that are missing, or not as they should be, of units that the pass found.
+    async fn publish_discovery(&self, pass: &mut Pass) -> Result<(), Interrupted> {
+        for units in std::mem::take(&mut pass.undiscovered).chunks(self.config.batch()) {
+            let (began, mut count) = (Stopwatch::start(), 0);
+            for unit in units {
+                let topics = StateTopics::of(unit);
+                {
+                    // Before it is sent: another client may overwrite it meanwhile.
+                    let mut published = self.published.lock();
+                    if !published.has(unit) {
+                        continue;
+                    }
+                    published.discovered(&topics.object);
+                }
+                self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
+                count += 1;
+            }
+            self.keep_rate(count, began).await;
+        }
+        Ok(())
+    }
+
+    /// Removes what is published of units that the fleet does not have any more. `is_read`: the pass read that partition
+    /// whole.
     async fn remove_gone(&self, pass: u32, is_read: impl Fn(u16) -> bool) -> Result<(), Interrupted> {
         let missing = self.published.lock().missing(pass, |unit| is_read(self.partition_of(unit)));
         for units in missing.chunks(self.config.batch()) {
@@ -270,7 +299,8 @@ impl StatePublisher {
             let mut count = 0;
             for (unit, _) in units.iter().zip(states).filter(|(_, state)| state.is_none()) {
                 let topics = StateTopics::of(unit);
-                if self.published.lock().is_discovered(&topics.object) {
+                // Also if it is not known: another client may have overwritten it.
+                if self.config.has_discovery {
                     self.send(topics.discovery(), Vec::new()).await?;
                     self.published.lock().removed_discovery(&topics.object);
                     count += 1;
@@ -324,11 +354,8 @@ pub(super) fn heard(published: &Published, rules: &SharedRules, topic: &str, pay
             false => published.heard(&unit, topics::read(payload)),
         }
     } else if let Some(object) = object_of(topic) {
-        let mut published = published.lock();
-        match payload.is_empty() {
-            true => published.removed_discovery(object),
-            false => published.heard_discovery(object),
-        }
+        let unit = topics::discovered_unit(object, payload).filter(is_of_fleet);
+        published.lock().heard_discovery(object, unit.is_some());
     }
 }
 
@@ -356,13 +383,30 @@ mod tests {
         let rules = Rules::from_iter([(pump.clone(), KindRules::new(pump))]);
         let rules = SharedRules::from(Arc::new(rules));
         let published = Published::default();
+        let sensor = |unit: &str| {
+            let unit: Unit = unit.parse().unwrap();
+            let topics = StateTopics::of(&unit);
+            (topics.discovery(), topics.discovery_payload(&unit))
+        };
         for unit in ["pump:7", "valve:7"] {
             let topic = StateTopics::of(&unit.parse().unwrap()).state;
             heard(&published, &rules, &topic, br#"{"state":"online"}"#);
+            let (topic, payload) = sensor(unit);
+            heard(&published, &rules, &topic, &payload);
         }
         let missing = || published.lock().missing(1, |_| true);
+        let is_discovered = |kind: &str| published.lock().is_discovered((kind, "7"));
         let pump: Unit = "pump:7".parse().unwrap();
         assert_eq!(missing(), [pump]);
+        assert_eq!((is_discovered("pump"), is_discovered("valve")), (true, false));
+        // Another client overwrites and removes what is published.
+        let (topic, _) = sensor("pump:7");
+        for payload in [&b"{\"name\":\"another\"}"[..], b""] {
+            heard(&published, &rules, &topic, &sensor("pump:7").1);
+            assert!(is_discovered("pump"));
+            heard(&published, &rules, &topic, payload);
+            assert!(!is_discovered("pump"));
+        }
         heard(&published, &rules, "rollcall/state/pump/7", b"");
         assert_eq!(missing(), []);
     }

@@ -90,6 +90,7 @@ impl Drop for Reader {
 }
 
 const SENSOR: &str = "homeassistant/binary_sensor/rollcall/detector_a/config";
+const SENSOR_B: &str = "homeassistant/binary_sensor/rollcall/lasting_b/config";
 /// Of another fleet at the broker.
 const SENSOR_OF_ANOTHER: &str = "homeassistant/binary_sensor/rollcall/valve_7/config";
 
@@ -120,8 +121,11 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     world.beat_to("lasting", &["b".to_owned(), "c".to_owned()]).await;
     reader.is(&world, "lasting/b", "online").await;
     reader.is(&world, "lasting/c", "online").await;
+    world.eventually("their sensors", async || !reader.get(SENSOR_B).is_null()).await;
+    let sensor = reader.get(SENSOR_B);
     // While nothing runs, another client writes what is not true.
     world.stop().await;
+    reader.retain(SENSOR_B, r#"{"name":"another"}"#).await;
     reader.retain("rollcall/state/valve/7", r#"{"state":"offline"}"#).await;
     reader.retain(SENSOR_OF_ANOTHER, r#"{"state_topic":"rollcall/state/valve/7"}"#).await;
     reader
@@ -140,6 +144,8 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     world.eventually("the ghost is gone", async || reader.state("lasting/ghost").is_null()).await;
     let ghost = "homeassistant/binary_sensor/rollcall/lasting_ghost/config";
     world.eventually("and its sensor", async || reader.get(ghost).is_null()).await;
+    world.eventually("that of another one is right again", async || reader.get(SENSOR_B) == sensor).await;
+    reader.retain(SENSOR_B, "[]").await;
 
     let path = world.url("/api/v1/units/detector/a");
     assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
@@ -149,6 +155,7 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     let later = Reader::start(world.broker.port()).await;
     later.is(&world, "lasting/b", "online").await;
     assert_eq!(later.state("detector/a"), Value::Null);
+    world.eventually("its sensor is right, too", async || later.get(SENSOR_B) == sensor).await;
     later.is(&world, "valve/7", "offline").await;
     world.eventually("and its sensor", async || !later.get(SENSOR_OF_ANOTHER).is_null()).await;
 }

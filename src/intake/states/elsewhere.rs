@@ -57,6 +57,9 @@ impl StatePublisher {
                     return;
                 }
             }
+            if self.publish_discovery(&mut current.pass).await.is_err() {
+                return;
+            }
         }
         if is_over {
             if current.partitions.is_empty() {
@@ -112,8 +115,10 @@ impl StatePublisher {
             let departure =
                 seen.facts.as_ref().filter(|_| state == State::Late).and_then(|facts| facts.departure);
             let moment = seen.last_heard().max(departure.map(|departure| departure.at));
-            let before = published.differs(name, state, moment, round.pass.number)?;
-            Some(Differing { unit: unit.clone(), before, moment })
+            let before = published.differs(name, state, moment, round.pass.number);
+            let is_undiscovered = self.is_undiscovered(name, &published, &round.pass);
+            round.pass.undiscovered.extend(is_undiscovered.then(|| unit.clone()));
+            Some(Differing { unit: unit.clone(), before: before?, moment })
         };
         units.iter().filter_map(of_unit).collect()
     }

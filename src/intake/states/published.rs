@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::NO_MOMENT;
+use super::{NO_MOMENT, topics};
 use crate::clock::Timestamp;
 use crate::presence::{State, Unit};
 
@@ -25,7 +25,7 @@ pub struct PublishedStates {
     /// All retained states have been read.
     is_ready: bool,
     states: HashMap<Box<str>, PublishedState, FixedState>,
-    /// Units with a discovery message for Home Assistant.
+    /// The names of units in Home Assistant whose discovery message is as it should be.
     discovered: HashSet<Box<str>>,
     /// The number of units whose states this instance publishes.
     units: usize,
@@ -129,16 +129,16 @@ impl PublishedStates {
     /// Notes a state from another client. States beyond the limit are not stored: if such a state belongs to a unit, it
     /// is published once more.
     pub fn heard(&mut self, unit: &Unit, state: PublishedState) {
-        if self.has_room(self.states.len())
-            || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
-        {
+        if self.has_room(self.states.len()) || self.has(unit) {
             self.set(unit, state);
         }
     }
 
-    /// Notes a discovery message from another client.
-    pub fn heard_discovery(&mut self, object: &str) {
-        if self.has_room(self.discovered.len()) {
+    /// Notes a discovery message from another client. `is_right`: Rollcall publishes it for a unit of the fleet.
+    pub fn heard_discovery(&mut self, object: &str, is_right: bool) {
+        if !is_right {
+            self.discovered.remove(object);
+        } else if self.has_room(self.discovered.len()) {
             self.discovered(object);
         }
     }
@@ -158,8 +158,14 @@ impl PublishedStates {
         missing.filter_map(|(key, _)| unit(key)).filter(is_own).collect()
     }
 
-    pub fn is_discovered(&self, object: &str) -> bool {
-        self.discovered.contains(object)
+    /// Whether a state of the unit is published.
+    pub fn has(&self, unit: &Unit) -> bool {
+        self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
+    }
+
+    /// Whether the discovery message of the unit is as it should be.
+    pub fn is_discovered(&self, (kind, id): (&str, &str)) -> bool {
+        self.discovered.contains(&*topics::object(kind, id))
     }
 
     pub fn discovered(&mut self, object: &str) {
@@ -185,7 +191,7 @@ mod tests {
         let mut states = published.lock();
         for n in 0..bound + 5 {
             states.heard(&unit(n), state);
-            states.heard_discovery(&n.to_string());
+            states.heard_discovery(&n.to_string(), true);
         }
         assert_eq!((states.states.len(), states.discovered.len()), (bound, bound));
         states.heard(&unit(0), PublishedState::read(Some(State::Offline), None));

@@ -34,7 +34,7 @@ struct StatePayload {
 impl StateTopics {
     pub fn of(unit: &Unit) -> StateTopics {
         let name = format!("{}/{}", unit.kind, unit.id);
-        StateTopics { state: format!("{STATES}{name}"), object: object(unit) }
+        StateTopics { state: format!("{STATES}{name}"), object: object(unit.kind.as_str(), unit.id.as_str()) }
     }
 
     /// The topic by which Home Assistant discovers the unit.
@@ -62,16 +62,14 @@ impl StateTopics {
 }
 
 /// The name of the unit in a place that allows only letters, digits, `_` and `-`; it is unique.
-fn object(unit: &Unit) -> String {
-    let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
+pub fn object(kind: &str, id: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     // A kind may contain a `_`, too.
     if id.chars().all(is_plain) && !kind.contains('_') {
         return format!("{kind}_{id}");
     }
     let plain: String = id.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    let bytes = unit.to_string();
-    let hash = bytes.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let hash = format!("{kind}:{id}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     format!("{kind}_{plain}_{hash:016x}")
@@ -86,6 +84,18 @@ pub fn unit_of(topic: &str) -> Option<Unit> {
 /// The name of the unit in a topic of its discovery.
 pub fn object_of(topic: &str) -> Option<&str> {
     topic.strip_prefix(SENSORS)?.strip_suffix(CONFIG)
+}
+
+/// The unit for which Rollcall publishes this discovery message, under this name; `None`: Rollcall does not publish it,
+/// or a version with other messages does.
+pub fn discovered_unit(object: &str, payload: &[u8]) -> Option<Unit> {
+    #[derive(Deserialize)]
+    struct Sensor {
+        state_topic: String,
+    }
+    let unit = unit_of(&serde_json::from_slice::<Sensor>(payload).ok()?.state_topic)?;
+    let topics = StateTopics::of(&unit);
+    (topics.object == object && topics.discovery_payload(&unit) == payload).then_some(unit)
 }
 
 pub fn payload(state: &StateSince) -> Vec<u8> {
@@ -115,8 +125,17 @@ mod tests {
         for name in ["pump:7", "pump:Halle 3", "pump:Halle_3", "pump:Halle.3", "pump_a:7", "pump:a_7"] {
             let unit: Unit = name.parse().unwrap();
             let topics = StateTopics::of(&unit);
-            assert_eq!(unit_of(&topics.state), Some(unit));
+            assert_eq!(unit_of(&topics.state), Some(unit.clone()));
             assert_eq!(object_of(&topics.discovery()), Some(topics.object.as_str()));
+            let sensor = topics.discovery_payload(&unit);
+            assert_eq!(discovered_unit(&topics.object, &sensor), Some(unit));
+            for other in objects.iter().map(String::as_str).chain(["", "pump_8"]) {
+                assert_eq!(discovered_unit(other, &sensor), None, "{other}");
+            }
+            let differs = String::from_utf8(sensor).unwrap().replace("sw_version\":\"", "sw_version\":\"0.");
+            for other in [differs.as_str(), "", "{}", r#"{"state_topic":"rollcall/state/pump/7"}"#] {
+                assert_eq!(discovered_unit(&topics.object, other.as_bytes()), None, "{other}");
+            }
             objects.push(topics.object);
         }
         assert_eq!(objects[0], "pump_7");

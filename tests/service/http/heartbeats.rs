@@ -191,6 +191,27 @@ fn a_body_is_read_as_the_first_broker_of_its_kind_says() {
     }
 }
 
+#[tokio::test]
+async fn a_fail_of_a_unit_that_sleeps_ends_its_sleep_and_counts() {
+    let fleet = Fleet::start().await;
+    for id in ["detector/1", "meter/1"] {
+        let sleep = fleet.client.post(format!("{}/ping/{id}", fleet.url)).body(r#"{"sleep": "10h"}"#);
+        assert_eq!(sleep.send().await.unwrap().status(), 200);
+        assert_eq!(unit(&fleet, id).await["state"], "paused");
+    }
+    fleet.pass(SECOND, &[]).await;
+    for id in ["detector/1", "meter/1"] {
+        assert_eq!(ping(&fleet, Method::GET, &format!("{id}/fail")).await, 200);
+    }
+    let proof = unit(&fleet, "meter/1").await;
+    assert_eq!((&proof["state"], &proof["record"]["cause"]), (&json!("offline"), &json!("disconnected")));
+    fleet.pass(SECOND, &["detector:1"]).await;
+    let hint = unit(&fleet, "detector/1").await;
+    assert_eq!((&hint["state"], &hint["late_cause"]), (&json!("late"), &json!("disconnected")));
+    fleet.pass(12 * SECOND, &["detector:1"]).await;
+    assert_eq!(unit(&fleet, "detector/1").await["state"], "offline");
+}
+
 /// A job whose first run fails has never been heard before.
 #[tokio::test]
 async fn a_fail_of_a_unit_that_was_never_heard_is_found_like_any_other() {

@@ -191,6 +191,33 @@ fn a_body_is_read_as_the_first_broker_of_its_kind_says() {
     }
 }
 
+#[test]
+fn a_kind_of_sparkplug_has_over_http_the_units_that_its_topics_name() {
+    let options = "[[kind]]\nname = 'plant'\npresence = { format = 'sparkplug' }";
+    let config = config::parse(options, None, []).unwrap();
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(NOON)));
+    let bodies = Bodies::new(&config.intake, Arc::new(config.rules).into(), None, telemetry);
+    for (id, expected) in [
+        ("g.n", Some("group=g node=n")),
+        ("g.n.d", Some("device=d group=g node=n")),
+        ("g.n.d.1", Some("device=d.1 group=g node=n")),
+        ("g", None),
+        ("g.", None),
+        (".n", None),
+        ("g..d", None),
+        ("g.n.", None),
+    ] {
+        let unit = the(&format!("plant:{id}"));
+        let labels = bodies.heartbeat(unit.clone(), b"", NOON).ok().map(|heartbeat| {
+            let labels = heartbeat.declared.topic_labels;
+            let texts: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            texts.join(" ")
+        });
+        assert_eq!(labels.as_deref(), expected, "{id}");
+        assert_eq!(bodies.departure(unit, NOON).is_ok(), expected.is_some(), "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_fail_of_a_unit_that_sleeps_ends_its_sleep_and_counts() {
     let fleet = Fleet::start().await;

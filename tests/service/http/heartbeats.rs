@@ -292,9 +292,11 @@ async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
     ];
     let expected =
         ["", "no kind gone", "no /, +, #", "unit", "", "was removed", "longer ago than mqtt.max_age", ""];
-    for (media, body) in
-        [("application/json", format!("[{}]", lines.join(","))), ("application/x-ndjson", lines.join("\n"))]
-    {
+    for (media, body) in [
+        ("application/json", format!("[{}]", lines.join(","))),
+        ("application/x-ndjson", lines.join("\n")),
+        ("application/jsonl; charset=utf-8", lines.join("\n")),
+    ] {
         let answer = json_of(batch(&fleet, media, body).await).await;
         assert_eq!((&answer["recorded"], &answer["refused"]), (&json!(2), &json!(6)), "{answer}");
         let errors = errors(&answer);

@@ -70,11 +70,22 @@ impl EntryBody {
     }
 }
 
-fn format_of(headers: &HeaderMap) -> Result<EntryFormat, HttpError> {
+/// The declared media type, without its parameters and in small letters; empty if there is none.
+pub(super) fn media_type(headers: &HeaderMap) -> String {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+    media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Returns whether the media type is that of lines of JSON: it has several names, and none of them is registered.
+pub(super) fn is_lines_of_json(media: &str) -> bool {
+    let name = media.strip_prefix("application/").unwrap_or_default();
+    matches!(name.strip_prefix("x-").unwrap_or(name), "ndjson" | "jsonl" | "jsonlines")
+}
+
+fn format_of(headers: &HeaderMap) -> Result<EntryFormat, HttpError> {
+    match &*media_type(headers) {
         "application/json" => Ok(EntryFormat::Array),
-        "application/x-ndjson" | "application/ndjson" => Ok(EntryFormat::Lines),
+        media if is_lines_of_json(media) => Ok(EntryFormat::Lines),
         _ => Err(HttpError::unsupported_media_type(
             "send a JSON array or lines of JSON, with content-type: application/json or application/x-ndjson",
         )),

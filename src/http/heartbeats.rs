@@ -1,8 +1,8 @@
 //! Heartbeats of devices that have no MQTT: `/ping/{kind}/{unit}` for one, `POST /api/v1/heartbeats` for many.
 //!
 //! A heartbeat is read as the payload of a message over MQTT, and recorded before it is answered. `/ping/…/fail`
-//! announces that the unit is gone: the kind's `presence` says what that is worth. A unit that was never heard is heard by
-//! that: a job whose first run fails is found like any other.
+//! announces that the unit is gone: the kind's `presence` says what that is worth. A unit that was never heard, or sleeps, is
+//! heard by that first: a job whose first run fails is found like any other, and a unit that wakes and fails sleeps no more.
 //!
 //! # Why a GET may change something
 //! Many devices can only call a URL. A page of another site cannot use it: browsers name the site that a request comes
@@ -25,8 +25,8 @@ use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::units::parse;
 use super::{Config, DeviceRights, PageSources, Role, Token};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{BodyReader, Refused, Roll, StrangerReason};
-use crate::presence::{Heartbeat, NameError, Unit};
+use crate::fleet::{BodyReader, LastReturn, Refused, Roll, StrangerReason};
+use crate::presence::{Heartbeat, NameError, State as UnitState, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
 mod batch;
@@ -91,7 +91,7 @@ async fn fail(
     let now = state.clock.now();
     let read = state.bodies.departure(unit.clone(), now);
     let (first, announced) = read.map_err(|refused| state.refused(&path_of(&unit), refused))?;
-    if !state.roll.was_heard(&unit, now).await? {
+    if state.has_to_be_heard(&unit, now).await? {
         state.hear(first, now).await?;
     }
     state.roll.announce(&[announced], || state.clock.now()).await?;
@@ -129,6 +129,17 @@ impl HeartbeatsState {
             Some((unit, reason)) => Err(HttpError::conflict(why_not(&unit, reason))),
             None => Ok(()),
         }
+    }
+
+    /// Whether an announcement of the unit would say nothing, because it was never heard, or sleeps.
+    async fn has_to_be_heard(&self, unit: &Unit, now: Timestamp) -> Result<bool, HttpError> {
+        let wanted = [(unit.clone(), LastReturn::Known(None))];
+        let state = self.roll.states(&wanted, now).await?.pop().flatten();
+        Ok(state.is_none_or(|one| match one.state {
+            UnitState::Offline => false,
+            UnitState::Paused => true,
+            _ => one.last_seen.is_none(),
+        }))
     }
 
     /// Counts what a request says of a unit and does not count.

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::post;
@@ -29,6 +28,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
 
 use super::changes::{self, Caller, HasTokens};
+use super::entry_body::{is_lines_of_json, media_type};
 use super::http_error::{HttpError, query};
 use super::unit_filter::known_kind;
 use super::{PageSources, Role};
@@ -191,10 +191,9 @@ async fn import(
 }
 
 fn format_of(headers: &HeaderMap) -> Result<ImportFormat, HttpError> {
-    let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-        "application/x-ndjson" | "application/ndjson" => Ok(ImportFormat::Ndjson),
+    match &*media_type(headers) {
         "text/csv" => Ok(ImportFormat::Csv),
+        media if is_lines_of_json(media) => Ok(ImportFormat::Ndjson),
         _ => Err(HttpError::unsupported_media_type(
             "send NDJSON or CSV, with content-type: application/x-ndjson or text/csv",
         )),

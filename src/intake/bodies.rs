@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::announcements::RecentSessions;
+use super::announcements::{RecentSessions, sparkplug};
 use super::value_buffer::ValueBuffer;
 use super::{Config, Fields, PayloadIssues, payload};
 use crate::clock::Timestamp;
@@ -34,15 +34,18 @@ struct KindReading {
     max_age: Option<Duration>,
     /// What it says of a unit that it was announced as gone.
     gone: Announced,
+    /// Its units have the names of Sparkplug.
+    is_sparkplug: bool,
 }
 
 impl KindReading {
     fn of(kind: &Kind, broker: &Config) -> KindReading {
-        let presence = broker.presence.iter().find(|(of, _)| of == kind);
+        let presence = broker.presence.iter().find(|(of, _)| of == kind).map(|(_, presence)| presence);
         KindReading {
             fields: broker.fields.clone(),
             max_age: Some(broker.max_age).filter(|age| !age.is_zero()),
-            gone: presence.map_or(HINT, |(_, presence)| presence.gone(Cause::Disconnected, true)),
+            gone: presence.map_or(HINT, |presence| presence.gone(Cause::Disconnected, true)),
+            is_sparkplug: presence.is_some_and(|presence| presence.format.sparkplug().is_some()),
         }
     }
 }
@@ -73,9 +76,14 @@ impl Bodies {
         if unit.id.is_reserved() {
             return Err((Rejection::BadUnit, format!("{} is an id of Rollcall itself", unit.id)));
         }
-        let Some(parts) = rules.name.parts(unit.id.as_str()) else {
-            let why =
-                format!("{} is no id of a unit of kind {}: they are {}", unit.id, unit.kind, rules.name);
+        let id = unit.id.as_str();
+        let parts = if reading.is_sparkplug { sparkplug::parts(id) } else { rules.name.parts(id) };
+        let Some(parts) = parts else {
+            let names = match reading.is_sparkplug {
+                true => format!("{} and {}", sparkplug::NODE, sparkplug::DEVICE),
+                false => rules.name.to_string(),
+            };
+            let why = format!("{id} is no id of a unit of kind {}: they are {names}", unit.kind);
             return Err((Rejection::BadUnit, why));
         };
         let labels = parts.into_iter().filter(|(name, _)| *name != "unit");

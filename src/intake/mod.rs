@@ -174,8 +174,9 @@ fn publish_states(
 ) {
     let published = Arc::<states::Published>::default();
     let filters = states::filters(states);
+    let (rules, telemetry) = (writer.roll.shared_rules().clone(), writer.telemetry.clone());
     let (connection, client) =
-        mqtt::StateConnection::new(config, filters, published.clone(), writer.telemetry.clone());
+        mqtt::StateConnection::new(config, filters, published.clone(), rules, telemetry);
     let (outlet, writer, stop) = (Box::new(client), writer.clone(), writer.stop.clone());
     let broker = Some(config.broker_label().to_owned());
     let (mirror, expected) = (sources.mirror.clone(), published.clone());

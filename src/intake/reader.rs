@@ -181,6 +181,9 @@ impl Reader {
         if let (Some(timers), Some(id)) = (&self.timers, topic.strip_prefix(timers::PREFIX)) {
             return Ok(Content::Timer(Box::new(timers.read(id, message.payload, message.reply_to, arrived))));
         }
+        if self.topics.is_own(topic) {
+            return Ok(Content::Nothing);
+        }
         let latest = message.sent_before.map_or(arrived, |latest| latest.min(arrived));
         if !is_feed {
             return self.of_unit(topic, message, (arrived, latest));
@@ -547,6 +550,27 @@ mod tests {
         assert_eq!(count(&reader, "forged_canary"), 0);
         // The message that removes a last will.
         assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), Content::Nothing);
+    }
+
+    #[test]
+    fn what_rollcall_publishes_is_no_message_of_a_unit_whatever_covers_it() {
+        let home = PresenceRules { topics: vec!["+/#".to_owned()], ..presence(Format::HomeAssistant) };
+        let sensor =
+            br#"{"state_topic":"rollcall/state/pump/7","device":{"identifiers":["rollcall_pump_7"]}}"#;
+        let host = Format::Sparkplug(SparkplugHost { id: "data".to_owned(), rebirth: false });
+        for (presence, is_own_host) in [(None, false), (Some(home), false), (Some(presence(host)), true)] {
+            let reader = reader_of(presence);
+            for (topic, payload) in [
+                ("homeassistant/binary_sensor/rollcall/pump_7/config", &sensor[..]),
+                ("rollcall/state/pump/7", b"{}"),
+                ("rollcall/state/data", b"{}"),
+                ("rollcall/alerts/data", b"{}"),
+            ] {
+                assert_eq!(read(&reader, topic, payload, false), Content::Nothing, "{topic}");
+            }
+            let is_host = read(&reader, "spBv1.0/STATE/data", b"{}", false) == Content::Nothing;
+            assert_eq!((is_host, count(&reader, "bad_topic")), (is_own_host, 0));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine_writer::EngineWriter;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::fleet::mirror::{Chunk, Cursor, UnitFilter};
-use crate::fleet::{LastReturn, Mirror, Ownership};
+use crate::fleet::{LastReturn, Mirror, Ownership, SharedRules};
 use crate::presence::{State, Unit};
 use crate::store::{Queries, partition_of};
 use crate::telemetry::{Loop, PublishedOutcome};
@@ -33,14 +33,15 @@ mod published;
 mod topics;
 
 use elsewhere::Round;
+use published::PublishedStates;
 pub(super) use published::{Published, PublishedState};
-pub(super) use topics::{StateTopics, object_of, unit_of};
+pub(super) use topics::{SENSORS, StateTopics, object_of, unit_of};
 
 /// The least time between two passes over the mirror.
 const TICK: Duration = Duration::from_secs(1);
 /// A pass over the mirror is followed by a pause of this many times its length.
 const PAUSE: u32 = 20;
-/// How many states are read from the engine at once.
+/// The most states that are read from the engine at once.
 const BATCH: usize = 500;
 /// Of so many units without a published state at once, each record is read; of more, the newest records of the fleet.
 const FEW: usize = 20;
@@ -54,6 +55,14 @@ pub struct StatesConfig {
     pub rate: u32,
     /// Whether Home Assistant discovers the units.
     pub has_discovery: bool,
+}
+
+impl StatesConfig {
+    /// The units whose states are read and published at once: those of a tenth of a second, so that messages go out evenly,
+    /// and no state waits for long after it was read.
+    fn batch(self) -> usize {
+        (self.rate as usize / 10).clamp(1, BATCH)
+    }
 }
 
 /// The sources of the states.
@@ -105,6 +114,8 @@ struct Differing {
     unit: Unit,
     /// The published state, if it is known.
     before: Option<State>,
+    /// See [`PublishedStates::differs`].
+    moment: Option<Timestamp>,
 }
 
 /// A pass over units that are compared with what is published.
@@ -112,20 +123,22 @@ struct Pass {
     number: u32,
     /// When units came back, if many had no published state.
     returns: Option<HashMap<Unit, Timestamp>>,
+    /// Units whose discovery message is missing or not as it should be, at most those of a second: the rest waits for the
+    /// next pass, and states do not.
+    undiscovered: Vec<Unit>,
 }
 
 impl Pass {
     fn begin(published: &Published) -> Pass {
-        Pass { number: published.begin_pass(), returns: None }
+        Pass { number: published.begin_pass(), returns: None, undiscovered: Vec::new() }
     }
 }
 
 impl Differing {
-    /// The unit, and how to find when its last silence ended, if that is after the published state.
+    /// The unit, and how to find when its last silence ended, if it is online.
     fn with_return(&self, returns: Option<&HashMap<Unit, Timestamp>>) -> (Unit, LastReturn) {
         let back = match (self.before, returns) {
             (None, Some(returns)) => LastReturn::Known(returns.get(&self.unit).copied()),
-            (Some(State::Online), _) => LastReturn::Known(None),
             _ => LastReturn::Stored,
         };
         (self.unit.clone(), back)
@@ -171,27 +184,29 @@ impl StatePublisher {
         let (roll, mirror) = (&self.writer.roll, &self.sources.mirror);
         let (mut cursor, mut chunk) = (Cursor::new(UnitFilter::default()), Chunk::default());
         let (mut read, mut differing) = (Duration::ZERO, Vec::new());
-        let (hearing, now) = (roll.hearing(), self.writer.clock.now());
+        let (hearing, now, batch) = (roll.hearing(), self.writer.clock.now(), self.config.batch());
         loop {
             let began = Stopwatch::start();
             let is_more = mirror.read_next(&mut cursor, &mut chunk, &hearing, now);
             if is_more {
                 let mut published = self.published.lock();
                 for view in mirror.units(&chunk) {
-                    let Some(before) =
-                        published.differs((view.kind, view.id), view.state, view.last_seen, pass.number)
-                    else {
+                    let (name, moment) = ((view.kind, view.id), view.last_seen.max(view.announced_at));
+                    let before = published.differs(name, view.state, moment, pass.number);
+                    let is_undiscovered = self.is_undiscovered(name, &published, pass);
+                    if before.is_none() && !is_undiscovered {
                         continue;
-                    };
+                    }
                     let unit = Unit::new(view.kind.parse().expect("a kind"), view.id.parse().expect("an id"));
                     if self.owns(&unit) {
-                        differing.push(Differing { unit, before });
+                        pass.undiscovered.extend(is_undiscovered.then(|| unit.clone()));
+                        differing.extend(before.map(|before| Differing { unit, before, moment }));
                     }
                 }
             }
             read += began.elapsed();
-            while differing.len() >= BATCH || (!is_more && !differing.is_empty()) {
-                let rest = differing.split_off(differing.len().min(BATCH));
+            while differing.len() >= batch || (!is_more && !differing.is_empty()) {
+                let rest = differing.split_off(differing.len().min(batch));
                 self.publish(&differing, pass).await?;
                 differing = rest;
             }
@@ -203,8 +218,15 @@ impl StatePublisher {
         let is_filled = |partition| {
             self.sources.ownership.owns(partition) && self.sources.mirror.is_partition_filled(partition)
         };
+        self.publish_discovery(pass).await?;
         self.remove_gone(pass.number, is_filled).await?;
         Ok(read)
+    }
+
+    /// Whether the discovery message of a unit has to be published in this pass.
+    fn is_undiscovered(&self, name: (&str, &str), published: &PublishedStates, pass: &Pass) -> bool {
+        let has_room = pass.undiscovered.len() < self.config.rate as usize;
+        self.config.has_discovery && has_room && !published.is_discovered(name)
     }
 
     fn owns(&self, unit: &Unit) -> bool {
@@ -228,29 +250,46 @@ impl StatePublisher {
         let states = states.map_err(|error| self.engine_failed(&error))?;
         self.writer.telemetry.engine_answered(Loop::States, "");
         let mut count = 0;
-        for (Differing { unit, .. }, state) in units.iter().zip(states) {
+        for (Differing { unit, moment, .. }, state) in units.iter().zip(states) {
             let Some(state) = state else { continue };
-            let topics = StateTopics::of(unit);
-            if self.config.has_discovery && !self.published.lock().is_discovered(&topics.object) {
-                self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
-                self.published.lock().discovered(&topics.object);
-                count += 1;
-            }
             let payload = topics::payload(&state);
             // Before it is sent: another instance may publish a newer state meanwhile.
-            let sent = PublishedState::new(state.state, state.last_seen, pass.number);
+            let sent = PublishedState::new(state.state, *moment, pass.number);
             self.published.lock().set(unit, sent);
-            self.send(topics.state, payload).await?;
+            self.send(StateTopics::of(unit).state, payload).await?;
             count += 1;
         }
         self.keep_rate(count, began).await;
         Ok(())
     }
 
-    /// Removes the states of units that the fleet does not have any more. `is_read`: the pass read that partition whole.
+    /// Publishes the discovery messages that are missing, or not as they should be, of units that the pass found.
+    async fn publish_discovery(&self, pass: &mut Pass) -> Result<(), Interrupted> {
+        for units in std::mem::take(&mut pass.undiscovered).chunks(self.config.batch()) {
+            let (began, mut count) = (Stopwatch::start(), 0);
+            for unit in units {
+                let topics = StateTopics::of(unit);
+                {
+                    // Before it is sent: another client may overwrite it meanwhile.
+                    let mut published = self.published.lock();
+                    if !published.has(unit) {
+                        continue;
+                    }
+                    published.discovered(&topics.object);
+                }
+                self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
+                count += 1;
+            }
+            self.keep_rate(count, began).await;
+        }
+        Ok(())
+    }
+
+    /// Removes what is published of units that the fleet does not have any more. `is_read`: the pass read that partition
+    /// whole.
     async fn remove_gone(&self, pass: u32, is_read: impl Fn(u16) -> bool) -> Result<(), Interrupted> {
         let missing = self.published.lock().missing(pass, |unit| is_read(self.partition_of(unit)));
-        for units in missing.chunks(BATCH) {
+        for units in missing.chunks(self.config.batch()) {
             let began = Stopwatch::start();
             let wanted: Vec<(Unit, LastReturn)> =
                 units.iter().map(|unit| (unit.clone(), LastReturn::Known(None))).collect();
@@ -260,7 +299,8 @@ impl StatePublisher {
             let mut count = 0;
             for (unit, _) in units.iter().zip(states).filter(|(_, state)| state.is_none()) {
                 let topics = StateTopics::of(unit);
-                if self.published.lock().is_discovered(&topics.object) {
+                // Also if it is not known: another client may have overwritten it.
+                if self.config.has_discovery {
                     self.send(topics.discovery(), Vec::new()).await?;
                     self.published.lock().removed_discovery(&topics.object);
                     count += 1;
@@ -304,22 +344,70 @@ async fn is_over(stop: &CancellationToken, pause: Duration) -> bool {
 }
 
 /// Handles a message of another client on a topic of states: another instance, or a former process. An empty `payload`
-/// removes the state.
-pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
-    if let Some(unit) = unit_of(topic) {
+/// removes the state. Kinds that are not configured are those of another fleet at the broker.
+pub(super) fn heard(published: &Published, rules: &SharedRules, topic: &str, payload: &[u8]) {
+    let is_of_fleet = |unit: &Unit| rules.of(unit.kind.as_str()).is_some();
+    if let Some(unit) = unit_of(topic).filter(is_of_fleet) {
         let mut published = published.lock();
         match payload.is_empty() {
             true => published.remove(&unit),
             false => published.heard(&unit, topics::read(payload)),
         }
     } else if let Some(object) = object_of(topic) {
-        let mut published = published.lock();
-        match payload.is_empty() {
-            true => published.removed_discovery(object),
-            false => published.heard_discovery(object),
-        }
+        let unit = topics::discovered_unit(object, payload).filter(is_of_fleet);
+        published.lock().heard_discovery(object, unit.is_some());
     }
 }
 
 /// A moment that no heartbeat has, so that the state is published again.
 const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Rules;
+    use crate::presence::{Kind, KindRules};
+
+    #[test]
+    fn a_small_rate_goes_out_in_small_parts() {
+        for (rate, batch) in [(1, 1), (5, 1), (19, 1), (40, 4), (4999, 499), (20_000, 500), (1_000_000, 500)]
+        {
+            let config = StatesConfig { rate, has_discovery: true };
+            assert_eq!(config.batch(), batch, "{rate}");
+        }
+    }
+
+    #[test]
+    fn states_of_kinds_that_are_not_configured_are_those_of_another_fleet() {
+        let pump: Kind = "pump".parse().unwrap();
+        let rules = Rules::from_iter([(pump.clone(), KindRules::new(pump))]);
+        let rules = SharedRules::from(Arc::new(rules));
+        let published = Published::default();
+        let sensor = |unit: &str| {
+            let unit: Unit = unit.parse().unwrap();
+            let topics = StateTopics::of(&unit);
+            (topics.discovery(), topics.discovery_payload(&unit))
+        };
+        for unit in ["pump:7", "valve:7"] {
+            let topic = StateTopics::of(&unit.parse().unwrap()).state;
+            heard(&published, &rules, &topic, br#"{"state":"online"}"#);
+            let (topic, payload) = sensor(unit);
+            heard(&published, &rules, &topic, &payload);
+        }
+        let missing = || published.lock().missing(1, |_| true);
+        let is_discovered = |kind: &str| published.lock().is_discovered((kind, "7"));
+        let pump: Unit = "pump:7".parse().unwrap();
+        assert_eq!(missing(), [pump]);
+        assert_eq!((is_discovered("pump"), is_discovered("valve")), (true, false));
+        // Another client overwrites and removes what is published.
+        let (topic, _) = sensor("pump:7");
+        for payload in [&b"{\"name\":\"another\"}"[..], b""] {
+            heard(&published, &rules, &topic, &sensor("pump:7").1);
+            assert!(is_discovered("pump"));
+            heard(&published, &rules, &topic, payload);
+            assert!(!is_discovered("pump"));
+        }
+        heard(&published, &rules, "rollcall/state/pump/7", b"");
+        assert_eq!(missing(), []);
+    }
+}

@@ -90,6 +90,9 @@ impl Drop for Reader {
 }
 
 const SENSOR: &str = "homeassistant/binary_sensor/rollcall/detector_a/config";
+const SENSOR_B: &str = "homeassistant/binary_sensor/rollcall/lasting_b/config";
+/// Of another fleet at the broker.
+const SENSOR_OF_ANOTHER: &str = "homeassistant/binary_sensor/rollcall/valve_7/config";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() {
@@ -118,8 +121,13 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     world.beat_to("lasting", &["b".to_owned(), "c".to_owned()]).await;
     reader.is(&world, "lasting/b", "online").await;
     reader.is(&world, "lasting/c", "online").await;
+    world.eventually("their sensors", async || !reader.get(SENSOR_B).is_null()).await;
+    let sensor = reader.get(SENSOR_B);
     // While nothing runs, another client writes what is not true.
     world.stop().await;
+    reader.retain(SENSOR_B, r#"{"name":"another"}"#).await;
+    reader.retain("rollcall/state/valve/7", r#"{"state":"offline"}"#).await;
+    reader.retain(SENSOR_OF_ANOTHER, r#"{"state_topic":"rollcall/state/valve/7"}"#).await;
     reader
         .retain(
             "rollcall/state/lasting/b",
@@ -136,6 +144,8 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     world.eventually("the ghost is gone", async || reader.state("lasting/ghost").is_null()).await;
     let ghost = "homeassistant/binary_sensor/rollcall/lasting_ghost/config";
     world.eventually("and its sensor", async || reader.get(ghost).is_null()).await;
+    world.eventually("that of another one is right again", async || reader.get(SENSOR_B) == sensor).await;
+    reader.retain(SENSOR_B, "[]").await;
 
     let path = world.url("/api/v1/units/detector/a");
     assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
@@ -145,6 +155,61 @@ async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() 
     let later = Reader::start(world.broker.port()).await;
     later.is(&world, "lasting/b", "online").await;
     assert_eq!(later.state("detector/a"), Value::Null);
+    world.eventually("its sensor is right, too", async || later.get(SENSOR_B) == sensor).await;
+    later.is(&world, "valve/7", "offline").await;
+    world.eventually("and its sensor", async || !later.get(SENSOR_OF_ANOTHER).is_null()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_makes_no_units_of_a_kind_whose_topics_cover_it() {
+    let home = r#"
+    [[kind]]
+    name = "home"
+    topics = ["home/{unit}/heartbeat"]
+    presence = { format = "homeassistant", topics = ["+/#"] }
+    "#;
+    let world = World::new(&format!("{KINDS}{home}"), &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    world.beat(&["a".to_owned()]).await;
+    world.eventually("its sensor", async || !reader.get(SENSOR).is_null()).await;
+    // Each further state would be a report of its sensor.
+    for unit in ["a", "b"] {
+        world.beat(&[unit.to_owned()]).await;
+        reader.is(&world, &format!("detector/{unit}"), "offline").await;
+    }
+    let units = world.json("/api/v1/units").await;
+    let mut names: Vec<&str> =
+        units["units"].as_array().unwrap().iter().map(|one| one["unit"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_late_again_is_published_as_it_is_now() {
+    let presence =
+        r#"presence = { format = "last_will", topics = ["lasting/{unit}/status"], settle = "5m" }"#;
+    let world = World::new(&format!("{KINDS}{presence}"), &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    let beat = async || world.beat_to("lasting", &["a".to_owned()]).await;
+    let will = async || publish(world.broker.port(), "lasting/a/status", "offline").await;
+    beat().await;
+    reader.is(&world, "lasting/a", "online").await;
+    will().await;
+    reader.is(&world, "lasting/a", "late").await;
+    let first = reader.state("lasting/a");
+    assert_eq!(first["cause"], "last_will");
+    beat().await;
+    will().await;
+    let is_again = async || {
+        let now = reader.state("lasting/a");
+        now["state"] == "late" && now["last_seen"] != first["last_seen"] && now["since"] != first["since"]
+    };
+    world.eventually("the new silence", is_again).await;
+    let fail = CLIENT.post(world.url("/ping/lasting/a/fail")).send().await.unwrap();
+    assert_eq!(fail.status(), 200);
+    let is_disconnected = async || reader.state("lasting/a")["cause"] == "disconnected";
+    world.eventually("the new cause", is_disconnected).await;
+    assert_eq!(reader.state("lasting/a")["state"], "late");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,7 +302,7 @@ async fn the_states_at_each_broker_are_those_of_all_units_also_if_no_instance_re
         let topic = format!("units/v{n}/heartbeat");
         let heard = async || world.status(&format!("/api/v1/units/valve/v{n}")).await == 200;
         let sent = async || {
-            publish(us.port(), &topic).await;
+            publish(us.port(), &topic, "{}").await;
             heard().await
         };
         world.eventually("the other region hears it", sent).await;
@@ -283,14 +348,14 @@ async fn the_states_at_each_broker_are_those_of_all_units_also_if_no_instance_re
     another.await.unwrap().unwrap();
 }
 
-/// Publishes a heartbeat at the broker with that port.
-async fn publish(port: u16, topic: &str) {
+/// Publishes a message at the broker with that port.
+async fn publish(port: u16, topic: &str, payload: &'static str) {
     let mut options = MqttOptions::new(format!("device-{:x}", rand::random::<u32>()), ("127.0.0.1", port));
     options.set_clean_start(true);
     let (client, mut events) = AsyncClient::builder(options).capacity(8).build();
     let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
     let options = PublishOptions::new(QoS::AtLeastOnce);
-    client.publish_tracked(topic, "{}", options).await.unwrap().wait_async().await.unwrap();
+    client.publish_tracked(topic, payload, options).await.unwrap().wait_async().await.unwrap();
     client.disconnect().await.unwrap();
     follow.await.unwrap();
 }

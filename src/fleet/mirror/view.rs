@@ -50,6 +50,8 @@ pub struct UnitView<'a> {
     pub state: State,
     /// Its newest heartbeat; `None` if it was never heard.
     pub last_seen: Option<Timestamp>,
+    /// When it was announced as gone, if it is late; that may be before its newest heartbeat.
+    pub announced_at: Option<Timestamp>,
     /// Its value of each of [`Mirror::labels`] in a chunk [with values](Chunk::with_values); empty where it has none.
     pub values: Values<'a>,
 }
@@ -73,7 +75,7 @@ impl<'a> Values<'a> {
 pub struct Chunk {
     /// Ids of units, and values of labels.
     text: String,
-    units: Vec<(usize, Range<usize>, State, Option<Timestamp>)>,
+    units: Vec<(usize, Range<usize>, State, [Option<Timestamp>; 2])>,
     /// Whether values of labels are read too, which costs more than all the rest.
     with_values: bool,
     /// The values of all units, one unit after the other, as ranges of `text`.
@@ -108,7 +110,10 @@ impl Mirror {
                 chunk.text.push_str(table.id(row));
                 let id = start..chunk.text.len();
                 let last_seen = row.state.is_heard().then_some(row.last_seen);
-                chunk.units.push((rank, id, evaluator.state(table, slot, row), last_seen));
+                let state = evaluator.state(table, slot, row);
+                let departure = if state == State::Late { table.absence(slot).departure } else { None };
+                let announced_at = departure.map(|departure| departure.at);
+                chunk.units.push((rank, id, state, [last_seen, announced_at]));
                 for index in table.labels().iter().filter(|_| chunk.with_values) {
                     let start = chunk.text.len();
                     match index.number_at(slot) {
@@ -149,11 +154,12 @@ impl Mirror {
 
     pub fn units<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = UnitView<'a>> {
         let labels = chunk.values.len() / chunk.units.len().max(1);
-        chunk.units.iter().enumerate().map(move |(number, (kind, id, state, last_seen))| UnitView {
+        chunk.units.iter().enumerate().map(move |(number, (kind, id, state, moments))| UnitView {
             kind: self.kinds[*kind].as_str(),
             id: &chunk.text[id.clone()],
             state: *state,
-            last_seen: *last_seen,
+            last_seen: moments[0],
+            announced_at: moments[1],
             values: Values {
                 text: &chunk.text,
                 ranges: &chunk.values[number * labels..(number + 1) * labels],

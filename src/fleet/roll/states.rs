@@ -67,12 +67,6 @@ impl Roll {
         Ok(returns)
     }
 
-    /// Whether the unit was ever heard; an offline one counts as heard, too, because its silence is known.
-    pub async fn was_heard(&self, unit: &Unit, now: Timestamp) -> Result<bool> {
-        let state = self.states(&[(unit.clone(), LastReturn::Known(None))], now).await?.pop().flatten();
-        Ok(state.is_some_and(|one| one.state == State::Offline || one.last_seen.is_some()))
-    }
-
     /// See [`Mirror::unusual`](crate::fleet::Mirror::unusual). Call it where a thread may work for some milliseconds.
     pub fn unusual(
         &self,

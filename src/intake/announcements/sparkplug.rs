@@ -28,8 +28,8 @@ pub(super) const STATUS: [&str; 4] = [
 pub(super) const DATA: [&str; 2] = ["spBv1.0/{group}/NDATA/{node}", "spBv1.0/{group}/DDATA/{node}/{device}"];
 
 /// The names of a node and of a device.
-pub(super) const NODE: &str = "{group}.{node}";
-pub(super) const DEVICE: &str = "{group}.{node}.{device}";
+pub(in crate::intake) const NODE: &str = "{group}.{node}";
+pub(in crate::intake) const DEVICE: &str = "{group}.{node}.{device}";
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +64,18 @@ pub(in crate::intake) fn node_id(id: &str, is_device: bool) -> Option<&str> {
     }
 }
 
+/// The captures of an id, each with its name; `None` if no topic gives this id. See [`node_id`].
+pub(in crate::intake) fn parts(id: &str) -> Option<Vec<(&'static str, &str)>> {
+    let parts: Vec<_> = ["group", "node", "device"].into_iter().zip(id.splitn(3, '.')).collect();
+    (parts.len() > 1 && parts.iter().all(|(_, part)| !part.is_empty())).then_some(parts)
+}
+
+/// The beginning of the topics of the states of hosts.
+pub(in crate::intake) const STATES: &str = "spBv1.0/STATE/";
+
 /// The topic of the state of a host.
 pub(in crate::intake) fn state_topic(host: &str) -> String {
-    format!("spBv1.0/STATE/{host}")
+    format!("{STATES}{host}")
 }
 
 /// The state of a host.

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::session::open_beside;
 use super::{BACKOFF, failures_after};
 use crate::clock::Stopwatch;
+use crate::fleet::SharedRules;
 use crate::intake::Config;
 use crate::intake::states::{self, Outlet, Published};
 use crate::telemetry::{PublishedOutcome, Telemetry};
@@ -49,6 +50,7 @@ pub(in crate::intake) struct StateConnection {
     config: Config,
     filters: Vec<&'static str>,
     published: Arc<Published>,
+    rules: SharedRules,
     current: watch::Sender<Option<AsyncClient>>,
     telemetry: Arc<Telemetry>,
 }
@@ -58,11 +60,12 @@ impl StateConnection {
         config: &Config,
         filters: Vec<&'static str>,
         published: Arc<Published>,
+        rules: SharedRules,
         telemetry: Arc<Telemetry>,
     ) -> (StateConnection, StateClient) {
         let (current, client) = watch::channel(None);
         let config = Config { share: String::new(), watch_sys: false, timers: false, ..config.clone() };
-        (StateConnection { config, filters, published, current, telemetry }, StateClient(client))
+        (StateConnection { config, filters, published, rules, current, telemetry }, StateClient(client))
     }
 
     pub async fn run(self, stop: CancellationToken) {
@@ -135,7 +138,7 @@ impl StateConnection {
                     self.published.ready();
                     self.current.send_replace(Some(client.clone()));
                 } else {
-                    states::heard(&self.published, topic, &publish.payload);
+                    states::heard(&self.published, &self.rules, topic, &publish.payload);
                 }
                 Ok(())
             }

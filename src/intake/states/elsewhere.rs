@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use super::{BATCH, Differing, Interrupted, PAUSE, Pass, StatePublisher, TICK};
+use super::{Differing, Interrupted, PAUSE, Pass, StatePublisher, TICK};
 use crate::clock::Stopwatch;
-use crate::presence::{self, Snapshot};
+use crate::presence::{self, Snapshot, State};
 use crate::store::Result;
 
 /// Pages that are read at once.
@@ -52,10 +52,13 @@ impl StatePublisher {
             read += began.elapsed();
             is_over = units.is_none();
             let differing = self.differing(&units.unwrap_or_default(), &mut current);
-            for some in differing.chunks(BATCH) {
+            for some in differing.chunks(self.config.batch()) {
                 if self.publish(some, &mut current.pass).await.is_err() {
                     return;
                 }
+            }
+            if self.publish_discovery(&mut current.pass).await.is_err() {
+                return;
             }
         }
         if is_over {
@@ -109,8 +112,13 @@ impl StatePublisher {
             let state = presence::state(seen, rules, &hearing, now)?;
             round.found += 1;
             let name = (unit.kind.as_str(), unit.id.as_str());
-            let before = published.differs(name, state, seen.last_heard(), round.pass.number)?;
-            Some(Differing { unit: unit.clone(), before })
+            let departure =
+                seen.facts.as_ref().filter(|_| state == State::Late).and_then(|facts| facts.departure);
+            let moment = seen.last_heard().max(departure.map(|departure| departure.at));
+            let before = published.differs(name, state, moment, round.pass.number);
+            let is_undiscovered = self.is_undiscovered(name, &published, &round.pass);
+            round.pass.undiscovered.extend(is_undiscovered.then(|| unit.clone()));
+            Some(Differing { unit: unit.clone(), before: before?, moment })
         };
         units.iter().filter_map(of_unit).collect()
     }

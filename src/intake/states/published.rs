@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::NO_MOMENT;
+use super::{NO_MOMENT, topics};
 use crate::clock::Timestamp;
 use crate::presence::{State, Unit};
 
@@ -25,7 +25,7 @@ pub struct PublishedStates {
     /// All retained states have been read.
     is_ready: bool,
     states: HashMap<Box<str>, PublishedState, FixedState>,
-    /// Units with a discovery message for Home Assistant.
+    /// The names of units in Home Assistant whose discovery message is as it should be.
     discovered: HashSet<Box<str>>,
     /// The number of units whose states this instance publishes.
     units: usize,
@@ -37,18 +37,20 @@ pub struct PublishedStates {
 pub struct PublishedState {
     /// `None` if the state cannot be read.
     state: Option<State>,
-    last_seen: Option<Timestamp>,
+    /// When the unit was last heard or, if it is late, announced as gone, as this instance knew it: the engine may say
+    /// another moment, as of a unit whose expiry key has ended.
+    moment: Option<Timestamp>,
     /// The last pass that found its unit.
     pass: u32,
 }
 
 impl PublishedState {
-    pub fn new(state: State, last_seen: Option<Timestamp>, pass: u32) -> PublishedState {
-        PublishedState { state: Some(state), last_seen, pass }
+    pub fn new(state: State, moment: Option<Timestamp>, pass: u32) -> PublishedState {
+        PublishedState { state: Some(state), moment, pass }
     }
 
-    pub fn read(state: Option<State>, last_seen: Option<Timestamp>) -> PublishedState {
-        PublishedState { state, last_seen, pass: 0 }
+    pub fn read(state: Option<State>, moment: Option<Timestamp>) -> PublishedState {
+        PublishedState { state, moment, pass: 0 }
     }
 }
 
@@ -84,7 +86,7 @@ impl Published {
     /// Notes that the state of a unit changed: the published one may be older, even if the state is the same.
     pub fn doubt(&self, unit: &Unit) {
         if let Some(known) = self.lock().states.get_mut(&*key(unit.kind.as_str(), unit.id.as_str())) {
-            known.last_seen = NO_MOMENT;
+            known.moment = NO_MOMENT;
         }
     }
 
@@ -98,20 +100,22 @@ fn key(kind: &str, id: &str) -> String {
 }
 
 impl PublishedStates {
-    /// Notes that the pass found a unit. Returns its state if that differs from the published one.
+    /// Notes that the pass found a unit. Returns the published state if the state of the unit differs from it. `moment`:
+    /// when it was last heard or, if it is late, announced as gone.
     pub fn differs(
         &mut self,
         (kind, id): (&str, &str),
         state: State,
-        last_seen: Option<Timestamp>,
+        moment: Option<Timestamp>,
         pass: u32,
     ) -> Option<Option<State>> {
         let Some(known) = self.states.get_mut(&*key(kind, id)) else { return Some(None) };
         known.pass = pass;
-        // The last heartbeat of an online unit changes all the time, so it does not count.
+        // A unit that is online, or paused by an operator, is heard all the time. In any other state it may have been
+        // online in between.
         let is_same = known.state == Some(state)
-            && known.last_seen != NO_MOMENT
-            && (state != State::Offline || known.last_seen == last_seen);
+            && known.moment != NO_MOMENT
+            && (matches!(state, State::Online | State::Paused) || known.moment == moment);
         (!is_same).then_some(known.state)
     }
 
@@ -125,16 +129,16 @@ impl PublishedStates {
     /// Notes a state from another client. States beyond the limit are not stored: if such a state belongs to a unit, it
     /// is published once more.
     pub fn heard(&mut self, unit: &Unit, state: PublishedState) {
-        if self.has_room(self.states.len())
-            || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
-        {
+        if self.has_room(self.states.len()) || self.has(unit) {
             self.set(unit, state);
         }
     }
 
-    /// Notes a discovery message from another client.
-    pub fn heard_discovery(&mut self, object: &str) {
-        if self.has_room(self.discovered.len()) {
+    /// Notes a discovery message from another client. `is_right`: Rollcall publishes it for a unit of the fleet.
+    pub fn heard_discovery(&mut self, object: &str, is_right: bool) {
+        if !is_right {
+            self.discovered.remove(object);
+        } else if self.has_room(self.discovered.len()) {
             self.discovered(object);
         }
     }
@@ -154,8 +158,14 @@ impl PublishedStates {
         missing.filter_map(|(key, _)| unit(key)).filter(is_own).collect()
     }
 
-    pub fn is_discovered(&self, object: &str) -> bool {
-        self.discovered.contains(object)
+    /// Whether a state of the unit is published.
+    pub fn has(&self, unit: &Unit) -> bool {
+        self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
+    }
+
+    /// Whether the discovery message of the unit is as it should be.
+    pub fn is_discovered(&self, (kind, id): (&str, &str)) -> bool {
+        self.discovered.contains(&*topics::object(kind, id))
     }
 
     pub fn discovered(&mut self, object: &str) {
@@ -181,7 +191,7 @@ mod tests {
         let mut states = published.lock();
         for n in 0..bound + 5 {
             states.heard(&unit(n), state);
-            states.heard_discovery(&n.to_string());
+            states.heard_discovery(&n.to_string(), true);
         }
         assert_eq!((states.states.len(), states.discovered.len()), (bound, bound));
         states.heard(&unit(0), PublishedState::read(Some(State::Offline), None));
@@ -191,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_published_when_it_differs_and_an_offline_one_for_each_silence() {
+    fn a_state_is_published_when_it_differs_also_if_the_unit_was_online_in_between() {
         let unit: Unit = "pump:7".parse().unwrap();
         let at = |ms| Some(Timestamp::from_millis(ms));
         let published = Published::default();
@@ -201,14 +211,19 @@ mod tests {
             ((State::Online, at(1)), (State::Late, at(1)), true),
             ((State::Offline, at(1)), (State::Offline, at(1)), false),
             ((State::Offline, at(1)), (State::Offline, at(9)), true),
+            ((State::Late, at(1)), (State::Late, at(1)), false),
+            ((State::Late, at(1)), (State::Late, at(9)), true),
+            ((State::Unknown, at(1)), (State::Unknown, at(9)), true),
+            // It is heard while an operator has paused it.
+            ((State::Paused, at(1)), (State::Paused, at(9)), false),
+            ((State::NeverSeen, None), (State::NeverSeen, None), false),
         ];
-        let differs = |state, last_seen, pass| {
-            published.lock().differs(("pump", "7"), state, last_seen, pass).is_some()
-        };
+        let differs =
+            |state, moment, pass| published.lock().differs(("pump", "7"), state, moment, pass).is_some();
         assert!(differs(State::Online, at(1), 1), "it was not published");
-        for ((state, seen), (now, last), expected) in cases {
-            published.lock().set(&unit, PublishedState::new(state, seen, 1));
-            assert_eq!(differs(now, last, 2), expected, "{state:?} {now:?}");
+        for ((state, then), (now, moment), expected) in cases {
+            published.lock().set(&unit, PublishedState::new(state, then, 1));
+            assert_eq!(differs(now, moment, 2), expected, "{state:?} {now:?}");
         }
         published.lock().set(&unit, PublishedState::new(State::Online, at(1), 2));
         published.doubt(&unit);

@@ -191,6 +191,54 @@ fn a_body_is_read_as_the_first_broker_of_its_kind_says() {
     }
 }
 
+#[test]
+fn a_kind_of_sparkplug_has_over_http_the_units_that_its_topics_name() {
+    let options = "[[kind]]\nname = 'plant'\npresence = { format = 'sparkplug' }";
+    let config = config::parse(options, None, []).unwrap();
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(NOON)));
+    let bodies = Bodies::new(&config.intake, Arc::new(config.rules).into(), None, telemetry);
+    for (id, expected) in [
+        ("g.n", Some("group=g node=n")),
+        ("g.n.d", Some("device=d group=g node=n")),
+        ("g.n.d.1", Some("device=d.1 group=g node=n")),
+        ("g", None),
+        ("g.", None),
+        (".n", None),
+        ("g..d", None),
+        ("g.n.", None),
+    ] {
+        let unit = the(&format!("plant:{id}"));
+        let labels = bodies.heartbeat(unit.clone(), b"", NOON).ok().map(|heartbeat| {
+            let labels = heartbeat.declared.topic_labels;
+            let texts: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            texts.join(" ")
+        });
+        assert_eq!(labels.as_deref(), expected, "{id}");
+        assert_eq!(bodies.departure(unit, NOON).is_ok(), expected.is_some(), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_fail_of_a_unit_that_sleeps_ends_its_sleep_and_counts() {
+    let fleet = Fleet::start().await;
+    for id in ["detector/1", "meter/1"] {
+        let sleep = fleet.client.post(format!("{}/ping/{id}", fleet.url)).body(r#"{"sleep": "10h"}"#);
+        assert_eq!(sleep.send().await.unwrap().status(), 200);
+        assert_eq!(unit(&fleet, id).await["state"], "paused");
+    }
+    fleet.pass(SECOND, &[]).await;
+    for id in ["detector/1", "meter/1"] {
+        assert_eq!(ping(&fleet, Method::GET, &format!("{id}/fail")).await, 200);
+    }
+    let proof = unit(&fleet, "meter/1").await;
+    assert_eq!((&proof["state"], &proof["record"]["cause"]), (&json!("offline"), &json!("disconnected")));
+    fleet.pass(SECOND, &["detector:1"]).await;
+    let hint = unit(&fleet, "detector/1").await;
+    assert_eq!((&hint["state"], &hint["late_cause"]), (&json!("late"), &json!("disconnected")));
+    fleet.pass(12 * SECOND, &["detector:1"]).await;
+    assert_eq!(unit(&fleet, "detector/1").await["state"], "offline");
+}
+
 /// A job whose first run fails has never been heard before.
 #[tokio::test]
 async fn a_fail_of_a_unit_that_was_never_heard_is_found_like_any_other() {
@@ -244,9 +292,11 @@ async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
     ];
     let expected =
         ["", "no kind gone", "no /, +, #", "unit", "", "was removed", "longer ago than mqtt.max_age", ""];
-    for (media, body) in
-        [("application/json", format!("[{}]", lines.join(","))), ("application/x-ndjson", lines.join("\n"))]
-    {
+    for (media, body) in [
+        ("application/json", format!("[{}]", lines.join(","))),
+        ("application/x-ndjson", lines.join("\n")),
+        ("application/jsonl; charset=utf-8", lines.join("\n")),
+    ] {
         let answer = json_of(batch(&fleet, media, body).await).await;
         assert_eq!((&answer["recorded"], &answer["refused"]), (&json!(2), &json!(6)), "{answer}");
         let errors = errors(&answer);

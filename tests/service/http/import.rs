@@ -73,7 +73,7 @@ async fn what_was_exported_is_imported_again_and_a_replacement_removes_the_rest(
     fleet.hear(&["meter:=1-1", "detector:2"]).await;
     let settings = json!({ "timeout_seconds": 60.5, "note": "a\n-b;=1", "author": "ana" });
     assert_eq!(send(&fleet, "", Method::PUT, "/api/v1/units/detector/2", settings).await.status(), 204);
-    for (format, media) in [("ndjson", NDJSON), ("csv", CSV)] {
+    for (format, media) in [("ndjson", NDJSON), ("ndjson", "application/jsonl"), ("csv", CSV)] {
         let file = fleet.text(&format!("/api/v1/units:export?format={format}")).await;
         assert_eq!(
             counts(&import(&fleet, "?replace=true", media, file).await),

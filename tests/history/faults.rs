@@ -60,19 +60,24 @@ async fn a_statement_that_takes_too_long_is_tried_again_and_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_password_is_said_and_the_right_one_needs_no_restart() {
+async fn a_wrong_password_is_said_and_the_right_one_in_its_file_needs_no_restart() {
     let mut world = World::new(EngineType::Embedded).await;
-    let right = world.access.address.clone();
-    world.access.address = DatabaseAddress::parse(&world.postgres.url(), Some("wrong")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    std::fs::write(&file, "wrong\n").unwrap();
+    world.access.password_file = Some(file.clone());
     world.write();
-    until(async || world.problem("history_down").is_some()).await;
+    let says = async |part: &str| world.problem("history_down").is_some_and(|text| text.contains(part));
+    until_so("the password is wrong", async || says("password authentication failed").await).await;
     let text = world.problem("history_down").unwrap();
     assert!(text.contains("history.password_file") && !text.contains("wrong"), "{text}");
-    world.access.address = right;
-    let client = world.postgres.client("public").await;
-    client.batch_execute("ALTER ROLE rollcall PASSWORD 'wrong'").await.unwrap();
-    until(async || world.problem("history_down").is_none()).await;
-    client.batch_execute(&format!("ALTER ROLE rollcall PASSWORD '{PASSWORD}'")).await.unwrap();
+    std::fs::remove_file(&file).unwrap();
+    until_so("there is no file", async || says("No such file").await).await;
+    std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    until_so("it writes", async || world.problem("history_down").is_none()).await;
+    world.hear(&units(1)).await;
+    world.silence(&units(1)).await;
+    world.until_alike().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,7 +294,7 @@ async fn tls_proves_the_server_by_its_authority_and_its_name() {
     let plain = Postgres::start();
     let access = |postgres: &Postgres, mode: &str, authority: &Authority| {
         let url = format!("{}?sslmode={mode}", postgres.url());
-        let address = DatabaseAddress::parse(&url, Some(PASSWORD)).unwrap();
+        let address = DatabaseAddress::parse(&url).unwrap();
         let tls = TlsFiles { ca: Some(authority.file("ca.pem").into()), ..TlsFiles::default() };
         DatabaseAccess { address, tls, ..postgres.access() }
     };
@@ -317,7 +322,7 @@ async fn tls_proves_the_server_by_its_authority_and_its_name() {
     }
     // The name of the address is not that of the certificate.
     let named = encrypted.url().replace("127.0.0.1", "localhost");
-    let address = DatabaseAddress::parse(&format!("{named}?sslmode=require"), Some(PASSWORD)).unwrap();
+    let address = DatabaseAddress::parse(&format!("{named}?sslmode=require")).unwrap();
     let access_by_name = DatabaseAccess { address, ..access(&encrypted, "require", &authority) };
     let text = Database::connect(&access_by_name).await.err().unwrap().to_string();
     assert!(text.contains("certificate"), "{text}");

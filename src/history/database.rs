@@ -200,6 +200,16 @@ impl Database {
         limited(statements, self.limit + SPARE, &self.address, doing).await
     }
 
+    /// Runs up to `count` statements, one after the other, which together have the time of so many.
+    pub async fn limited_together<T>(
+        &self,
+        count: u32,
+        doing: &str,
+        statements: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
+        limited(statements, count * (self.limit + SPARE), &self.address, doing).await
+    }
+
     /// Returns whether the connection is open, as far as the client has noticed.
     pub fn is_open(&self) -> bool {
         !self.client.is_closed()

@@ -134,7 +134,7 @@ async fn each_unit(
     found: impl FnMut(ReadUnit<'_>),
 ) -> Result<()> {
     let read = reading::each_unit(database.client(), range, selection, MAX_OUTAGES, found);
-    if database.limited(doing, read).await? {
+    if database.limited_together(reading::STATEMENTS, doing, read).await? {
         return Ok(());
     }
     Err(HistoryError::Refused(format!(

@@ -1,7 +1,12 @@
 //! Faults of the database: nothing is lost, nothing is there twice, and nothing waits for it.
 
-use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune, rewind};
+use std::time::Duration;
+
+use rollcall::history::{
+    Database, DatabaseAccess, DatabaseAddress, backfill, past_fleet, prepare, prune, report, rewind, status,
+};
 use rollcall::presence::Registration;
+use rollcall::reports::{Days, GroupBy};
 use rollcall::trust::TlsFiles;
 
 use crate::lived::{Lived, SCHEMA};
@@ -261,6 +266,43 @@ async fn a_database_that_takes_a_second_for_each_statement_holds_up_neither_dete
     until(async || rows().await == DEVICES as i64).await;
     assert!(!lived.text("/readyz").await.1.contains("history_down"), "it is slow, and not away");
     lived.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_statements_to_a_slow_database_each_have_the_time_of_one() {
+    let world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    let rows = "CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+        INSERT INTO units VALUES ('detector', 'a', '{}', '2023-11-01', NULL, 0); \
+        INSERT INTO daily VALUES ('2023-11-01', 'fleet', '', 1, 86400, 0, 0, 0, 0, 0, 0); \
+        INSERT INTO cursors VALUES ('daily', 4, '2023-11-02')";
+    database.client().batch_execute(rows).await.unwrap();
+    // A statement takes two round trips, and the limit of one is twelve seconds.
+    let far = async |round_trip: Duration| {
+        let way = Distance::to(world.postgres.port(), round_trip).await;
+        let (near, far) = (format!(":{}/", world.postgres.port()), format!(":{}/", way.port()));
+        let address = DatabaseAddress::parse(&world.postgres.url().replace(&near, &far)).unwrap();
+        let access = DatabaseAccess { address, statement_timeout: 2 * SECOND, ..world.access.clone() };
+        (Database::connect(&access).await.unwrap(), way)
+    };
+    let (kind, now) = ("detector".parse().unwrap(), world.clock.now());
+    let days = Days { from: "2023-11-01".parse().unwrap(), until: "2023-11-02".parse().unwrap() };
+    let of_status = async {
+        let (database, _way) = far(SECOND * 4 / 10).await;
+        status(&database).await
+    };
+    let of_past = async {
+        let (database, _way) = far(SECOND * 8 / 10).await;
+        past_fleet(&database, &kind, (DAY, None), now).await
+    };
+    let of_units = async {
+        let (database, _way) = far(SECOND * 12 / 10).await;
+        report(&database, days, &GroupBy::Unit).await
+    };
+    let (tables, past, made) = tokio::join!(of_status, of_past, of_units);
+    assert!(tables.unwrap().tables.len() > 10);
+    assert_eq!((past.unwrap().silences.len(), made.unwrap().rows.len()), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

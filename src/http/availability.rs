@@ -192,7 +192,7 @@ impl AvailabilityState {
         }
         let range = Interval { from, to: until };
         match history.time_spent(&scope, range).await {
-            Ok(PastTime { until: reached, units, spent, is_complete }) if reached > from => {
+            Ok(PastTime { until: reached, units, spent, is_complete, .. }) if reached > from => {
                 let mut part = AvailabilityPart { units, spent, is_complete };
                 if reached < until {
                     let (_, rest) = by_engine(reached).await?;
@@ -202,7 +202,10 @@ impl AvailabilityState {
             }
             read => {
                 let (range, part) = by_engine(known).await?;
-                let is_complete = part.is_complete && read.is_ok();
+                // An engine that lost its data knows less than history has, also of days that are not summed yet.
+                let has_no_more =
+                    |past: &PastTime| known == from || past.begins.is_none_or(|begins| begins >= known);
+                let is_complete = part.is_complete && read.as_ref().is_ok_and(has_no_more);
                 if let Err(why) = read {
                     tracing::debug!("availability is answered without history: {why}");
                 }

@@ -101,6 +101,15 @@ async fn a_record_that_is_open_outlives_a_prune_and_time_of_which_rows_are_dropp
     // The sums of groups stay, and so does the record.
     let fleet = made(&database, "fleet").await;
     assert_eq!((parts(&fleet.total.spent), fleet.units_since), (parts(&before.total.spent), None));
+    // They are complete without the rows from which they were made, unless some were lost.
+    let spent = async |of: AvailabilityScope| availability(&world, &of, "2023-11-01", "2024-01-31").await;
+    let found = spent(AvailabilityScope::Fleet).await;
+    assert_eq!((parts(&found.spent), found.is_complete), (parts(&before.total.spent), true));
+    assert!(!spent(AvailabilityScope::Unit("detector:b".parse().unwrap())).await.is_complete);
+    let loss =
+        "INSERT INTO losses VALUES ('transitions', '2023-11-09', '2023-11-10', '2024-01-30', 'a test')";
+    world.postgres.client(&world.access.schema).await.batch_execute(loss).await.unwrap();
+    assert!(!spent(AvailabilityScope::Fleet).await.is_complete);
     assert_eq!(world.count("outages WHERE back_at IS NULL AND offline_since = '2023-11-03'").await, 1);
 }
 

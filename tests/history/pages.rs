@@ -149,6 +149,39 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     let wrong = served.text("/reports?month=2026-13").await;
     assert!(wrong.contains("is no month; write 2026-10"), "{wrong}");
 
+    let client = postgres.client("pages").await;
+    // Of today, history has what the engine lost, but no sums.
+    for (begins, is_complete) in [("- interval '1 day'", false), ("+ interval '1 day'", true)] {
+        client.batch_execute(&format!("UPDATE meta SET begins_at = now() {begins}")).await.unwrap();
+        let recent = of("", (now - DAY / 144).max(midnight(day_of(now))), now).await;
+        assert_eq!(
+            (&recent["history_until"], &recent["is_complete"]),
+            (&json!(null), &json!(is_complete)),
+            "{recent}"
+        );
+    }
+    // A kind and a label that are no longer configured.
+    let rows = format!(
+        "INSERT INTO units VALUES ('pump', 'p', '{{\"rack\": \"7\"}}', '{from}', '{until}', 0); \
+         INSERT INTO daily SELECT '{from}'::date + d, s, n, 1, 86400, 0, 0, 0, 0, 0, 0 \
+         FROM generate_series(0, 9) d, (VALUES ('kind', 'pump'), ('label:rack', '7')) x(s, n)"
+    );
+    client.batch_execute(&rows).await.unwrap();
+    for query in ["kind=pump", "label=rack=7"] {
+        let past = of(query, from, until).await;
+        assert_eq!(figures(&past), [1.0, 0.0, 0.0, 10.0 * 86_400.0, 0.0], "{past}");
+        assert_eq!(past["is_complete"], true, "{past}");
+        let to_now = of(query, from, now).await;
+        let summed = json!(midnight(day_of(now)).to_string());
+        assert_eq!((&to_now["until"], &to_now["history_until"]), (&summed, &summed), "{to_now}");
+        assert_eq!((figures(&to_now), &to_now["is_complete"]), (figures(&past), &json!(false)), "{to_now}");
+    }
+    for (query, why) in [("kind=nope", "there is no kind"), ("label=rack=8", "http.count_by_labels")] {
+        let refused = of(query, from, until).await;
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(refused["status"] == 400 && detail.contains(why), "{refused}");
+    }
+
     postgres.kill();
     let away = served.text(&format!("/reports?{days}")).await;
     assert!(away.contains("History does not answer: "), "{away}");

@@ -114,6 +114,29 @@ async fn a_record_that_is_open_outlives_a_prune_and_time_of_which_rows_are_dropp
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_left_before_all_that_is_kept_of_its_time_is_dropped() {
+    let world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    let rows = "INSERT INTO units SELECT 'detector', unit, '{}', '2023-01-01', removed_at::timestamptz, 0 \
+        FROM (VALUES ('september', '2023-09-30 23:59'), ('october', '2023-10-01 00:01'), ('here', NULL)) x(unit, removed_at)";
+    world.postgres.client(&world.access.schema).await.batch_execute(rows).await.unwrap();
+    let now = midnight("2024-01-31".parse().unwrap());
+    let (month, season) = (Some(31 * DAY), Some(110 * DAY));
+    for (transitions, daily, dropped) in [
+        (month, None, vec![]),
+        (None, month, vec![]),
+        (season, month, vec!["1 rows of units"]),
+        (month, season, vec![]),
+        (month, month, vec!["1 rows of units"]),
+    ] {
+        let keep = HistoryRetention { transitions, daily, ..Default::default() };
+        assert_eq!(prune(&database, &keep, now).await.unwrap(), dropped, "{keep:?}");
+    }
+    assert_eq!((world.count("units").await, world.count("units WHERE unit = 'here'").await), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn days_that_are_summed_stay_as_they_are_when_history_is_read_again() {
     let mut world = World::new(EngineType::Embedded).await;
     fleet(&world).await;

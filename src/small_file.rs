@@ -44,6 +44,18 @@ impl SmallFile {
         }
         Ok(SmallFile { bytes, mode: about.permissions().mode() })
     }
+
+    /// The secret in it, without the white space around it, because editors end files with a newline.
+    ///
+    /// # Errors
+    /// It is no text, or empty.
+    pub fn into_secret(self) -> io::Result<String> {
+        let text = String::from_utf8(self.bytes).map_err(|_| io::Error::other("it is no text in UTF-8"))?;
+        match text.trim() {
+            "" => Err(io::Error::other("it is empty; write the secret into it")),
+            secret => Ok(secret.to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -72,6 +72,8 @@ pub(super) struct KindBlindness {
     /// The broker, if the fleet has several.
     broker: Option<BrokerName>,
     group: Group,
+    /// Up to when it was heard, as far as the engine ever said.
+    heard: Option<Timestamp>,
     /// The beginning of the blindness that lasts and was notified.
     ongoing: Option<Timestamp>,
     /// The beginnings of blind intervals whose end was notified, or needs no notification.
@@ -103,6 +105,7 @@ fn of_kind(kind: &Kind, filters: &[String], brokers: &[BrokerName]) -> Vec<KindB
         kind: kind.clone(),
         broker: broker.cloned(),
         group: group_of_kind(kind, broker, filters),
+        heard: None,
         ongoing: None,
         ended: BTreeSet::new(),
     };
@@ -111,6 +114,17 @@ fn of_kind(kind: &Kind, filters: &[String], brokers: &[BrokerName]) -> Vec<KindB
         (!here.is_empty()).then(|| of(Some(broker), &here))
     };
     if brokers.is_empty() { vec![of(None, filters)] } else { brokers.iter().filter_map(at).collect() }
+}
+
+impl KindBlindness {
+    /// Notes up to when the kind is heard, and answers the time since then in which the fleet was, at most since the start
+    /// of this instance. An engine that lost its data knows nothing of the kind until its next probe, but this instance
+    /// still does: otherwise all time since its start would be blind.
+    fn unheard(&mut self, hearing: &Hearing, start: Timestamp) -> Interval {
+        self.heard = hearing.at(&self.kind, self.broker.as_ref()).heard.or(self.heard);
+        let from = self.heard.unwrap_or(start).max(start);
+        Interval { from, to: hearing.heard.unwrap_or(from) }
+    }
 }
 
 fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindness> {
@@ -198,15 +212,14 @@ impl BlindNotifier {
     /// Notifies of the blindness of one kind, and of its end, while the fleet is heard.
     async fn notify_of_kind(
         &self,
-        KindBlindness { kind, broker, group, ongoing, ended }: &mut KindBlindness,
+        of_kind: &mut KindBlindness,
         fleet: &FleetBlindness,
         hearing: &Hearing,
         now: Timestamp,
     ) -> Result<()> {
-        let broker = broker.as_ref();
-        let heard = hearing.at(kind, broker).heard;
-        let from = heard.unwrap_or(fleet.since);
-        let unheard = Interval { from: from.max(fleet.since), to: hearing.heard.unwrap_or(from) };
+        let unheard = of_kind.unheard(hearing, fleet.since);
+        let KindBlindness { kind, broker, group, heard, ongoing, ended } = of_kind;
+        let (broker, from) = (broker.as_ref(), heard.unwrap_or(fleet.since));
         let of_fleet = hearing.ledger.with(fleet.last);
         let is_notified = |interval: &Interval| interval.length_outside(&of_fleet) > self.after;
         if is_notified(&unheard) {
@@ -221,7 +234,7 @@ impl BlindNotifier {
             }
             return Ok(());
         }
-        let Some(heard) = heard else { return Ok(()) };
+        let Some(heard) = *heard else { return Ok(()) };
         let ledger = Ledger::new(hearing.filters.blind_of(kind, broker).copied());
         for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
@@ -318,5 +331,35 @@ impl BlindNotifier {
             "cannot notify a receiver of blindness while the engine is down: {why}"
         );
         self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_a_kind_outlives_an_engine_that_loses_its_data() {
+        let kind: Kind = "pump".parse().unwrap();
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        // Up to when the fleet and the kind are heard, step by step, and for how many seconds the kind was not heard.
+        let cases: [&[(i64, Option<i64>, u64)]; 5] = [
+            &[(1000, None, 900), (2000, Some(1999), 1)],
+            &[(1000, Some(999), 1), (1001, None, 2), (1002, None, 3), (1003, Some(1003), 0)],
+            // It is not heard after the loss, either.
+            &[(1000, Some(990), 10), (1300, None, 310)],
+            &[(150, Some(50), 50)],
+            &[(90, None, 0)],
+        ];
+        for steps in cases {
+            let mut blindness = of_kind(&kind, &["pumps/+".to_owned()], &[]).remove(0);
+            for (fleet, of_kind, unheard) in steps {
+                let of_kind = Hearing { heard: of_kind.map(at), ..Hearing::default() };
+                let kinds = Arc::new([(kind.clone(), of_kind)].into());
+                let hearing = Hearing { heard: Some(at(*fleet)), kinds, ..Hearing::default() };
+                let found = blindness.unheard(&hearing, at(100)).length();
+                assert_eq!(found, Duration::from_secs(*unheard), "{fleet} of {steps:?}");
+            }
+        }
     }
 }

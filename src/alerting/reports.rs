@@ -12,7 +12,7 @@ use super::due::DueWork;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{AvailabilityHistory, Ownership, Timers};
 use crate::presence::NewTimer;
-use crate::reports::{ReportPlan, as_data};
+use crate::reports::{Days, ReportPlan, as_data};
 use crate::store::Result;
 
 /// How often due reports are checked for.
@@ -27,11 +27,28 @@ pub(super) struct ReportMaking {
     pub clock: Clock,
 }
 
-/// For each plan, when its last registered report was due, and what the log says of others.
+/// For each plan, when its last registered report was due, when the one was due that waits, and what the log says of it.
 #[derive(Default)]
 pub(super) struct ReportProgress {
     registered: BTreeMap<String, Timestamp>,
+    waiting: BTreeMap<String, Timestamp>,
     failed: BTreeMap<String, String>,
+}
+
+impl ReportProgress {
+    fn is_registered(&self, name: &str, due: Timestamp) -> bool {
+        self.registered.get(name) == Some(&due)
+    }
+
+    /// Notes that the report of this moment waits. Answers the moment of one that waited in vain until now.
+    fn wait(&mut self, name: &str, due: Timestamp) -> Option<Timestamp> {
+        self.waiting.insert(name.to_owned(), due).filter(|before| *before != due)
+    }
+
+    fn register(&mut self, name: &str, due: Timestamp) {
+        self.waiting.remove(name);
+        self.registered.insert(name.to_owned(), due);
+    }
 }
 
 impl DueWork for ReportMaking {
@@ -42,14 +59,23 @@ impl DueWork for ReportMaking {
     }
 
     async fn step(&self, progress: &mut ReportProgress) -> Result<Duration> {
-        if self.ownership.owns(FIRST_PARTITION) {
-            for plan in &self.timers.rules().reports {
-                let due = plan.schedule.last(self.clock.now());
-                if progress.registered.get(plan.name()) != Some(&due)
-                    && self.register(plan, due, progress).await?
-                {
-                    progress.registered.insert(plan.name().to_owned(), due);
-                }
+        if !self.ownership.owns(FIRST_PARTITION) {
+            // The owner says what it did not send.
+            progress.waiting.clear();
+            return Ok(PERIOD);
+        }
+        for plan in &self.timers.rules().reports {
+            let due = plan.schedule.last(self.clock.now());
+            if progress.is_registered(plan.name(), due) {
+                continue;
+            }
+            if let Some(missed) = progress.wait(plan.name(), due) {
+                let Days { from, until } = plan.days(missed);
+                tracing::warn!(report = plan.name(), %from, %until, "a report was not sent, because it could not be made \
+                     until the next one was due");
+            }
+            if self.register(plan, due, progress).await? {
+                progress.register(plan.name(), due);
             }
         }
         Ok(PERIOD)
@@ -90,5 +116,33 @@ impl ReportMaking {
         progress.failed.remove(plan.name());
         tracing::info!(report = plan.name(), from = %days.from, until = %days.until, "a report is sent");
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_waits_until_the_next_one_is_due_is_said_once() {
+        let mut progress = ReportProgress::default();
+        let at = Timestamp::from_millis;
+        // When the report is due, which earlier one is said, and whether it is registered then.
+        for (due, missed, is_registered) in [
+            (1, None, true),
+            (2, None, false),
+            (2, None, false),
+            (3, Some(2), false),
+            (3, None, true),
+            (4, None, true),
+        ] {
+            assert!(!progress.is_registered("sites", at(due)));
+            assert_eq!(progress.wait("sites", at(due)), missed.map(at), "{due}");
+            assert_eq!(progress.wait("other", at(9)), None);
+            if is_registered {
+                progress.register("sites", at(due));
+                assert!(progress.is_registered("sites", at(due)));
+            }
+        }
     }
 }

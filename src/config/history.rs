@@ -35,14 +35,20 @@ pub(super) fn history(
     if history.url.is_empty() {
         return None;
     }
-    let password = secrets::read("history.password_file", &history.password_file, base, problems);
-    let address = DatabaseAddress::parse(&history.url, password.as_deref());
+    // Each connection reads it again; a file that cannot be read is said now.
+    secrets::read("history.password_file", &history.password_file, base, problems);
+    let password_file = (!history.password_file.is_empty()).then(|| base.join(&history.password_file));
+    let address = DatabaseAddress::parse(&history.url);
     let address = address.map_err(|why| problems.error("history.url", why)).ok()?;
+    if address.has_password() && password_file.is_some() {
+        problems.error("history.url", "has a password, and there is history.password_file; keep one");
+    }
     let named = [&*history.ca_file, &*history.client_cert_file, &*history.client_key_file];
     let unused = (!address.is_encrypted())
         .then(|| "is not used, because history.url is without TLS; add ?sslmode=require".to_owned());
     let tls = tls::files("history", named, unused, base, problems);
-    let access = DatabaseAccess { address, tls, schema: history.schema.clone(), statement_timeout };
+    let schema = history.schema.clone();
+    let access = DatabaseAccess { address, password_file, tls, schema, statement_timeout };
     let (keep_records, keep_deliveries) = kept;
     Some(HistoryConfig { access, batch: history.batch as usize, keep, keep_records, keep_deliveries })
 }
@@ -70,4 +76,33 @@ fn is_schema(name: &str) -> bool {
         && name.len() <= 63
         && name.chars().all(is_plain)
         && !name.starts_with("pg_")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_password_is_in_the_address_or_in_a_file_and_not_in_both() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("password"), "other").unwrap();
+        let source = dir.path().join("rollcall.toml");
+        for (user, file, why) in [
+            ("ana", "password", None),
+            ("ana:secret", "", None),
+            ("ana:secret", "password", Some("history.url: has a password")),
+            ("ana", "absent", Some("absent cannot be read")),
+        ] {
+            let text = format!(
+                "[history]\nurl = \"postgres://{user}@127.0.0.1/fleet\"\npassword_file = \"{file}\"\n"
+            );
+            let read = crate::config::parse(&text, Some(&source), []);
+            let read = read.map(|config| config.history.unwrap().access.password_file);
+            match why {
+                None => assert_eq!(read.unwrap(), (!file.is_empty()).then(|| dir.path().join(file))),
+                Some(why) => {
+                    let error = read.unwrap_err().to_string();
+                    assert!(error.contains(why), "{error}");
+                }
+            }
+        }
+    }
 }

@@ -12,18 +12,11 @@ pub(super) fn read(option: &str, file: &str, base: &Path, problems: &mut Problem
         return None;
     }
     let path = base.join(file);
-    let read = SmallFile::read(&path, MAX_SECRET).and_then(|file| Ok((text(file.bytes)?, file.mode)));
-    match read {
-        Err(error) => problems.error(option, format!("{} cannot be read: {error}", path.display())),
-        Ok((text, _)) if text.trim().is_empty() => {
-            problems.error(option, format!("{} is empty; write the secret into it", path.display()));
-        }
-        Ok((text, mode)) => {
-            warn_of_others(option, &path, mode, problems);
-            return Some(text.trim().to_owned());
-        }
-    }
-    None
+    let read = SmallFile::read(&path, MAX_SECRET).and_then(|file| Ok((file.mode, file.into_secret()?)));
+    let read = read.map_err(|error| format!("{} cannot be read: {error}", path.display()));
+    let (mode, secret) = read.map_err(|text| problems.error(option, text)).ok()?;
+    warn_of_others(option, &path, mode, problems);
+    Some(secret)
 }
 
 /// The text in `file`, which is no secret, such as a template.

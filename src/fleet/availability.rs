@@ -19,6 +19,8 @@ pub struct PastTime {
     pub spent: TimeSpent,
     /// Whether no records of that time are lost.
     pub is_complete: bool,
+    /// From when on there are records, summed or not; `None`: nothing is written yet.
+    pub begins: Option<Timestamp>,
 }
 
 /// Reads of history. Each takes its time, and fails while the database is away.

@@ -4,6 +4,7 @@
 //! statement.
 
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio_postgres::{Client, NoTls, Transaction};
 use super::tls::PostgresTls;
 use crate::address::is_this_machine;
 use crate::cause::without_number;
-use crate::small_file;
+use crate::small_file::{self, MAX_SECRET, SmallFile};
 use crate::store::EngineError;
 use crate::trust::{self, TlsFiles};
 
@@ -35,7 +36,7 @@ impl DatabaseAddress {
     ///
     /// # Errors
     /// The fault, without the address, which may hold a password.
-    pub fn parse(url: &str, password: Option<&str>) -> Result<DatabaseAddress, String> {
+    pub fn parse(url: &str) -> Result<DatabaseAddress, String> {
         // Other programs call this `verify-full`; here `require` also verifies the certificate.
         let url = &url.replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
@@ -49,13 +50,6 @@ impl DatabaseAddress {
         if config.get_hosts().is_empty() || config.get_dbname().is_none() {
             return Err("names no host or no database; write postgres://user@host:5432/database".to_owned());
         }
-        match password {
-            Some(_) if config.get_password().is_some() => {
-                return Err("has a password, and there is history.password_file; keep one".to_owned());
-            }
-            Some(password) => drop(config.password(password)),
-            None => {}
-        }
         if !url.contains("sslmode=") {
             let is_here = config.get_hosts().iter().all(is_on_this_machine);
             config.ssl_mode(if is_here { SslMode::Disable } else { SslMode::Require });
@@ -66,6 +60,10 @@ impl DatabaseAddress {
 
     pub fn is_encrypted(&self) -> bool {
         self.0.get_ssl_mode() != SslMode::Disable
+    }
+
+    pub fn has_password(&self) -> bool {
+        self.0.get_password().is_some()
     }
 }
 
@@ -121,6 +119,9 @@ pub type Result<T, E = HistoryError> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 pub struct DatabaseAccess {
     pub address: DatabaseAddress,
+    /// The file with the password. It is read for each connection, as those of TLS are, so that a new password needs no
+    /// restart.
+    pub password_file: Option<PathBuf>,
     pub tls: TlsFiles,
     /// The schema of the tables.
     pub schema: String,
@@ -152,8 +153,11 @@ impl Drop for Database {
 impl Database {
     /// Connects, and prepares the session.
     pub async fn connect(access: &DatabaseAccess) -> Result<Database> {
-        let DatabaseAccess { address, tls, statement_timeout, .. } = access;
-        let config = &address.0;
+        let DatabaseAccess { address, password_file, tls, statement_timeout, .. } = access;
+        let mut config = address.0.clone();
+        if let Some(file) = password_file {
+            config.password(password_in(file)?);
+        }
         let failed = |error| explained(&error, address, "connect");
         let (client, driver) = if address.is_encrypted() {
             let files = trust::client("history", tls, small_file::read_file);
@@ -196,6 +200,16 @@ impl Database {
         limited(statements, self.limit + SPARE, &self.address, doing).await
     }
 
+    /// Runs up to `count` statements, one after the other, which together have the time of so many.
+    pub async fn limited_together<T>(
+        &self,
+        count: u32,
+        doing: &str,
+        statements: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
+        limited(statements, count * (self.limit + SPARE), &self.address, doing).await
+    }
+
     /// Returns whether the connection is open, as far as the client has noticed.
     pub fn is_open(&self) -> bool {
         !self.client.is_closed()
@@ -224,6 +238,14 @@ impl Database {
     pub fn address(&self) -> &DatabaseAddress {
         &self.address
     }
+}
+
+fn password_in(file: &Path) -> Result<String> {
+    let read = SmallFile::read(file, MAX_SECRET).and_then(SmallFile::into_secret);
+    read.map_err(|error| {
+        let why = without_number(&error.to_string());
+        HistoryError::Refused(format!("history.password_file {} cannot be read: {why}", file.display()))
+    })
 }
 
 async fn limited<T>(
@@ -305,17 +327,16 @@ mod tests {
             ("postgres:///fleet?host=/run/postgresql&user=ana", false),
             ("postgres://ana@127.0.0.1/fleet?sslmode=verify-full", true),
         ] {
-            assert_eq!(DatabaseAddress::parse(url, None).unwrap().is_encrypted(), is_encrypted, "{url}");
+            assert_eq!(DatabaseAddress::parse(url).unwrap().is_encrypted(), is_encrypted, "{url}");
         }
-        let address = DatabaseAddress::parse("postgres://ana:secret@db.example.org/fleet", None).unwrap();
+        let address = DatabaseAddress::parse("postgres://ana:secret@db.example.org/fleet").unwrap();
         assert_eq!(format!("{address:?}"), "postgres at db.example.org:5432, database fleet");
-        for (url, password, why) in [
-            ("redis://127.0.0.1", None, "is no address of a database"),
-            ("postgres://127.0.0.1", None, "names no host or no database"),
-            ("postgres://ana@db.example.org/fleet?sslmode=prefer", None, "another sslmode than require"),
-            ("postgres://ana:secret@127.0.0.1/fleet", Some("other"), "keep one"),
+        for (url, why) in [
+            ("redis://ana:secret@127.0.0.1", "is no address of a database"),
+            ("postgres://ana:secret@127.0.0.1", "names no host or no database"),
+            ("postgres://ana:secret@db.example.org/fleet?sslmode=prefer", "another sslmode than require"),
         ] {
-            let error = DatabaseAddress::parse(url, password).unwrap_err();
+            let error = DatabaseAddress::parse(url).unwrap_err();
             assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
     }

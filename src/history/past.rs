@@ -48,25 +48,19 @@ pub async fn past_fleet(
     if written.is_none() {
         reading.past.gaps.push("nothing is written yet: history begins in the first minute".to_owned());
     }
-    let read = async {
-        let client = database.client();
-        reading.silences(client).await?;
-        if reading.is_too_much {
-            return Ok(());
-        }
-        reading.units(client).await?;
-        reading.absences(client).await?;
-        reading.policies(client).await?;
-        reading.operations(client).await?;
-        reading.notifications(client).await?;
-        reading.losses(client).await
-    };
-    database.limited("read the past of the fleet", read).await?;
+    let (client, doing) = (database.client(), "read the past of the fleet");
+    database.limited(doing, reading.silences(client)).await?;
     if reading.is_too_much {
         return Err(HistoryError::Refused(format!(
             "there are more than {MAX_SILENCES} silences in that time; ask for a shorter one"
         )));
     }
+    database.limited(doing, reading.units(client)).await?;
+    database.limited(doing, reading.absences(client)).await?;
+    database.limited(doing, reading.policies(client)).await?;
+    database.limited(doing, reading.operations(client)).await?;
+    database.limited(doing, reading.notifications(client)).await?;
+    database.limited(doing, reading.losses(client)).await?;
     Ok(reading.past)
 }
 

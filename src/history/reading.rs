@@ -61,6 +61,9 @@ impl ReadUnit<'_> {
 /// A condition on kind and unit.
 const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text[] IS NULL OR unit = ANY ($4))";
 
+/// How many statements [`each_unit`] runs.
+pub(super) const STATEMENTS: u32 = 6;
+
 /// The units that were known in a range, one by one. Outages and pauses of these units are held in memory, units are not.
 /// The time before the first heartbeat of a unit is no outage, though it may have a record. Answers `false`, and gives no
 /// unit, if there are more than `most` outages, or pauses.

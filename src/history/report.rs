@@ -63,12 +63,17 @@ pub(super) async fn time_spent(
     let until = end.clamp(range.from, range.to);
     let range = Interval { to: until, ..range };
     let summed = Interval { from: first.clamp(range.from, until), to: until };
-    let unknown = kept::unknown(database.client(), summed);
-    let has_summed = database.limited("read losses", unknown).await?.intervals().is_empty();
     let days = Days::within(summed);
     let sums = match of_scope(of) {
         Some((scope, name)) if days.from < days.until => sums_of(database, &scope, &name, days).await?,
         _ => None,
+    };
+    // Sums outlive the rows from which they were made. What was lost meanwhile, they may lack.
+    let has_summed = if sums.is_some() {
+        losses(database, summed).await?.is_empty()
+    } else {
+        let unknown = kept::unknown(database.client(), summed);
+        database.limited("read losses", unknown).await?.intervals().is_empty()
     };
     let mut parts = Vec::new();
     match sums {
@@ -87,7 +92,8 @@ pub(super) async fn time_spent(
     let units = parts.iter().map(|(units, _)| *units).max().unwrap_or_default();
     let spent: TimeSpent = parts.iter().map(|(_, spent)| *spent).sum();
     // Before the summed days it is complete as far as its units were not known.
-    Ok(PastTime { until, units, spent, is_complete: has_summed && spent.unknown.is_zero() })
+    let (is_complete, begins) = (has_summed && spent.unknown.is_zero(), kept::begins(database).await?);
+    Ok(PastTime { until, units, spent, is_complete, begins })
 }
 
 /// How a unit spent each of these days, up to the last one that is summed.
@@ -134,7 +140,7 @@ async fn each_unit(
     found: impl FnMut(ReadUnit<'_>),
 ) -> Result<()> {
     let read = reading::each_unit(database.client(), range, selection, MAX_OUTAGES, found);
-    if database.limited(doing, read).await? {
+    if database.limited_together(reading::STATEMENTS, doing, read).await? {
         return Ok(());
     }
     Err(HistoryError::Refused(format!(

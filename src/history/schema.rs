@@ -273,7 +273,8 @@ impl HistoryRetention {
 }
 
 /// Drops the months that are wholly older than their table is kept, and rows of tables without months; before that it
-/// writes since when the table is kept. Answers what was dropped, in words.
+/// writes since when the table is kept. Units go when neither transitions nor sums of their time are kept. Answers what
+/// was dropped, in words.
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
     let mut whole = WHOLE.to_vec();
@@ -312,7 +313,18 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             dropped.push(format!("{rows} rows of {table}"));
         }
     }
+    if let Some((transitions, daily)) = keep.transitions.zip(keep.daily) {
+        let left = drop_units(database, midnight(month_of(now - transitions.max(daily)))).await?;
+        dropped.extend((left > 0).then(|| format!("{left} rows of units")));
+    }
     Ok(dropped)
+}
+
+/// Drops the units that left before a moment: nothing else is kept of their time.
+async fn drop_units(database: &Database, before: Timestamp) -> Result<u64> {
+    let (delete, before) = ("DELETE FROM units WHERE removed_at < $1", moment(before));
+    let parameters: [&(dyn ToSql + Sync); 1] = [&before];
+    database.limited("delete units that left", database.client().execute(delete, &parameters)).await
 }
 
 #[cfg(test)]

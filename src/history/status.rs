@@ -1,8 +1,8 @@
 //! How far history is behind, and what it lost.
 
 use serde::Serialize;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row};
 
 use super::database::{Database, Result};
 use super::rows::timestamp;
@@ -11,6 +11,8 @@ use crate::clock::Timestamp;
 
 /// The most rows of a table that are counted.
 const MAX_COUNTED: i64 = 1_000_000;
+
+const DOING: &str = "read the state of history";
 
 #[derive(Debug, Serialize)]
 pub struct HistoryStatus {
@@ -58,16 +60,14 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
                   AND NOT p.relispartition GROUP BY 1 ORDER BY 1";
     let sources = "SELECT source, min(at), count(*) FROM cursors GROUP BY 1 ORDER BY 1";
     let losses = "SELECT table_name, from_at, until_at, why FROM losses ORDER BY noticed_at DESC LIMIT 100";
-    let read = database.limited("read the state of history", async {
-        let version = client.query_one("SELECT max(version) FROM meta", &[]).await?.get(0);
-        let mut sizes = Vec::new();
-        for row in client.query(tables, &[]).await? {
-            sizes.push(size(client, &row).await?);
-        }
-        let sources = client.query(sources, &[]).await?;
-        Ok((version, sizes, sources, client.query(losses, &[]).await?))
-    });
-    let (version, tables, sources, losses) = read.await?;
+    let version = client.query_one("SELECT max(version) FROM meta", &[]);
+    let version = database.limited(DOING, version).await?.get(0);
+    let mut sizes = Vec::new();
+    for row in database.limited(DOING, client.query(tables, &[])).await? {
+        sizes.push(size(database, &row).await?);
+    }
+    let sources = database.limited(DOING, client.query(sources, &[])).await?;
+    let losses = database.limited(DOING, client.query(losses, &[])).await?;
     let source =
         |row: &Row| SourceStatus { source: row.get(0), at: timestamp(row.get(1)), partitions: row.get(2) };
     let loss = |row: &Row| LossStatus {
@@ -79,7 +79,7 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
     Ok(HistoryStatus {
         version,
         begins: kept::begins(database).await?,
-        tables,
+        tables: sizes,
         cursors: sources.iter().map(source).collect(),
         losses: losses.iter().map(loss).collect(),
     })
@@ -87,10 +87,10 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
 
 /// The size of a table. A planner's estimate is 0 for a table that it has not looked at, so rows are counted, as far as
 /// that takes less than a second.
-async fn size(client: &Client, row: &Row) -> Result<TableStatus, Error> {
+async fn size(database: &Database, row: &Row) -> Result<TableStatus> {
     let (table, estimated): (String, i64) = (row.get(0), row.get(1));
     let count = format!("SELECT count(*) FROM (SELECT FROM \"{table}\" LIMIT {}) counted", MAX_COUNTED + 1);
-    let counted: i64 = client.query_one(&count, &[]).await?.get(0);
+    let counted: i64 = database.limited(DOING, database.client().query_one(&count, &[])).await?.get(0);
     let is_estimated = counted > MAX_COUNTED;
     let rows = if is_estimated { estimated.max(counted) } else { counted };
     Ok(TableStatus { table, rows, is_estimated, bytes: row.get(2) })

@@ -173,7 +173,11 @@ impl AvailabilityState {
         if from >= until {
             return Err(HttpError::bad_request("from is before until, and in the past"));
         }
-        let scope = self.scope(wanted)?;
+        let range = Interval { from, to: until };
+        let scope = match self.scope(wanted) {
+            Ok(scope) => scope,
+            Err(refused) => return self.by_history_alone(wanted, range, refused).await,
+        };
         self.refuse_unknown(&scope, until).await?;
         // Nothing is known of the time before the fleet was watched, nor which records the engine had of the time
         // before those that it keeps.
@@ -190,9 +194,8 @@ impl AvailabilityState {
                 return Ok(part.answer(range, None));
             }
         }
-        let range = Interval { from, to: until };
         match history.time_spent(&scope, range).await {
-            Ok(PastTime { until: reached, units, spent, is_complete }) if reached > from => {
+            Ok(PastTime { until: reached, units, spent, is_complete, .. }) if reached > from => {
                 let mut part = AvailabilityPart { units, spent, is_complete };
                 if reached < until {
                     let (_, rest) = by_engine(reached).await?;
@@ -202,13 +205,41 @@ impl AvailabilityState {
             }
             read => {
                 let (range, part) = by_engine(known).await?;
-                let is_complete = part.is_complete && read.is_ok();
+                // An engine that lost its data knows less than history has, also of days that are not summed yet.
+                let has_no_more =
+                    |past: &PastTime| known == from || past.begins.is_none_or(|begins| begins >= known);
+                let is_complete = part.is_complete && read.as_ref().is_ok_and(has_no_more);
                 if let Err(why) = read {
                     tracing::debug!("availability is answered without history: {why}");
                 }
                 Ok(AvailabilityPart { is_complete, ..part }.answer(range, None))
             }
         }
+    }
+
+    /// How the units of a kind or of a label that this instance cannot select spent a range, as far as history is summed.
+    /// `refused`: the answer if history has no such units.
+    async fn by_history_alone(
+        &self,
+        wanted: &AvailabilityQuery,
+        range: Interval,
+        refused: HttpError,
+    ) -> Result<AvailabilityAnswer, HttpError> {
+        let Some((history, scope)) = self.history.as_ref().zip(past_scope(wanted)) else {
+            return Err(refused);
+        };
+        let past = history.time_spent(&scope, range).await.map_err(|why| {
+            HttpError::unavailable(format!(
+                "{}; history may know it, and does not answer: {why}",
+                refused.detail()
+            ))
+        })?;
+        let PastTime { until, units, spent, is_complete, .. } = past;
+        if units == 0 || until <= range.from {
+            return Err(refused);
+        }
+        let part = AvailabilityPart { units, spent, is_complete: is_complete && until == range.to };
+        Ok(part.answer(Interval { to: until, ..range }, Some(until)))
     }
 
     /// Refuses a unit of which neither the engine nor history has anything.
@@ -378,6 +409,18 @@ impl AvailabilityState {
             }
             (None, None) => Ok(AvailabilityScope::Fleet),
         }
+    }
+}
+
+/// A kind or a label of which history may have units, whatever the configuration has. A text of PostgreSQL has no NUL.
+fn past_scope(wanted: &AvailabilityQuery) -> Option<AvailabilityScope> {
+    match (&wanted.unit, &wanted.kind, &wanted.label) {
+        (None, Some(kind), None) => kind.parse().ok().map(AvailabilityScope::Kind),
+        (None, None, Some(label)) if !label.contains('\0') => {
+            let (name, value) = label.split_once('=')?;
+            Some(AvailabilityScope::Label { name: name.to_owned(), value: value.to_owned() })
+        }
+        _ => None,
     }
 }
 

@@ -1,7 +1,12 @@
 //! Faults of the database: nothing is lost, nothing is there twice, and nothing waits for it.
 
-use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune, rewind};
+use std::time::Duration;
+
+use rollcall::history::{
+    Database, DatabaseAccess, DatabaseAddress, backfill, past_fleet, prepare, prune, report, rewind, status,
+};
 use rollcall::presence::Registration;
+use rollcall::reports::{Days, GroupBy};
 use rollcall::trust::TlsFiles;
 
 use crate::lived::{Lived, SCHEMA};
@@ -60,19 +65,24 @@ async fn a_statement_that_takes_too_long_is_tried_again_and_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_password_is_said_and_the_right_one_needs_no_restart() {
+async fn a_wrong_password_is_said_and_the_right_one_in_its_file_needs_no_restart() {
     let mut world = World::new(EngineType::Embedded).await;
-    let right = world.access.address.clone();
-    world.access.address = DatabaseAddress::parse(&world.postgres.url(), Some("wrong")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    std::fs::write(&file, "wrong\n").unwrap();
+    world.access.password_file = Some(file.clone());
     world.write();
-    until(async || world.problem("history_down").is_some()).await;
+    let says = async |part: &str| world.problem("history_down").is_some_and(|text| text.contains(part));
+    until_so("the password is wrong", async || says("password authentication failed").await).await;
     let text = world.problem("history_down").unwrap();
     assert!(text.contains("history.password_file") && !text.contains("wrong"), "{text}");
-    world.access.address = right;
-    let client = world.postgres.client("public").await;
-    client.batch_execute("ALTER ROLE rollcall PASSWORD 'wrong'").await.unwrap();
-    until(async || world.problem("history_down").is_none()).await;
-    client.batch_execute(&format!("ALTER ROLE rollcall PASSWORD '{PASSWORD}'")).await.unwrap();
+    std::fs::remove_file(&file).unwrap();
+    until_so("there is no file", async || says("No such file").await).await;
+    std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    until_so("it writes", async || world.problem("history_down").is_none()).await;
+    world.hear(&units(1)).await;
+    world.silence(&units(1)).await;
+    world.until_alike().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,6 +269,43 @@ async fn a_database_that_takes_a_second_for_each_statement_holds_up_neither_dete
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_statements_to_a_slow_database_each_have_the_time_of_one() {
+    let world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    let rows = "CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+        INSERT INTO units VALUES ('detector', 'a', '{}', '2023-11-01', NULL, 0); \
+        INSERT INTO daily VALUES ('2023-11-01', 'fleet', '', 1, 86400, 0, 0, 0, 0, 0, 0); \
+        INSERT INTO cursors VALUES ('daily', 4, '2023-11-02')";
+    database.client().batch_execute(rows).await.unwrap();
+    // A statement takes two round trips, and the limit of one is twelve seconds.
+    let far = async |round_trip: Duration| {
+        let way = Distance::to(world.postgres.port(), round_trip).await;
+        let (near, far) = (format!(":{}/", world.postgres.port()), format!(":{}/", way.port()));
+        let address = DatabaseAddress::parse(&world.postgres.url().replace(&near, &far)).unwrap();
+        let access = DatabaseAccess { address, statement_timeout: 2 * SECOND, ..world.access.clone() };
+        (Database::connect(&access).await.unwrap(), way)
+    };
+    let (kind, now) = ("detector".parse().unwrap(), world.clock.now());
+    let days = Days { from: "2023-11-01".parse().unwrap(), until: "2023-11-02".parse().unwrap() };
+    let of_status = async {
+        let (database, _way) = far(SECOND * 4 / 10).await;
+        status(&database).await
+    };
+    let of_past = async {
+        let (database, _way) = far(SECOND * 8 / 10).await;
+        past_fleet(&database, &kind, (DAY, None), now).await
+    };
+    let of_units = async {
+        let (database, _way) = far(SECOND * 12 / 10).await;
+        report(&database, days, &GroupBy::Unit).await
+    };
+    let (tables, past, made) = tokio::join!(of_status, of_past, of_units);
+    assert!(tables.unwrap().tables.len() > 10);
+    assert_eq!((past.unwrap().silences.len(), made.unwrap().rows.len()), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_loses_nothing_and_history_goes_on_when_there_is_room() {
     let mut world = World::over(EngineType::Embedded, Postgres::with_room((1 << 20) + 4096)).await;
     let all = units(4000);
@@ -289,7 +336,7 @@ async fn tls_proves_the_server_by_its_authority_and_its_name() {
     let plain = Postgres::start();
     let access = |postgres: &Postgres, mode: &str, authority: &Authority| {
         let url = format!("{}?sslmode={mode}", postgres.url());
-        let address = DatabaseAddress::parse(&url, Some(PASSWORD)).unwrap();
+        let address = DatabaseAddress::parse(&url).unwrap();
         let tls = TlsFiles { ca: Some(authority.file("ca.pem").into()), ..TlsFiles::default() };
         DatabaseAccess { address, tls, ..postgres.access() }
     };
@@ -317,7 +364,7 @@ async fn tls_proves_the_server_by_its_authority_and_its_name() {
     }
     // The name of the address is not that of the certificate.
     let named = encrypted.url().replace("127.0.0.1", "localhost");
-    let address = DatabaseAddress::parse(&format!("{named}?sslmode=require"), Some(PASSWORD)).unwrap();
+    let address = DatabaseAddress::parse(&format!("{named}?sslmode=require")).unwrap();
     let access_by_name = DatabaseAccess { address, ..access(&encrypted, "require", &authority) };
     let text = Database::connect(&access_by_name).await.err().unwrap().to_string();
     assert!(text.contains("certificate"), "{text}");

@@ -101,7 +101,39 @@ async fn a_record_that_is_open_outlives_a_prune_and_time_of_which_rows_are_dropp
     // The sums of groups stay, and so does the record.
     let fleet = made(&database, "fleet").await;
     assert_eq!((parts(&fleet.total.spent), fleet.units_since), (parts(&before.total.spent), None));
+    // They are complete without the rows from which they were made, unless some were lost.
+    let spent = async |of: AvailabilityScope| availability(&world, &of, "2023-11-01", "2024-01-31").await;
+    let found = spent(AvailabilityScope::Fleet).await;
+    assert_eq!((parts(&found.spent), found.is_complete), (parts(&before.total.spent), true));
+    assert!(!spent(AvailabilityScope::Unit("detector:b".parse().unwrap())).await.is_complete);
+    let loss =
+        "INSERT INTO losses VALUES ('transitions', '2023-11-09', '2023-11-10', '2024-01-30', 'a test')";
+    world.postgres.client(&world.access.schema).await.batch_execute(loss).await.unwrap();
+    assert!(!spent(AvailabilityScope::Fleet).await.is_complete);
     assert_eq!(world.count("outages WHERE back_at IS NULL AND offline_since = '2023-11-03'").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_left_before_all_that_is_kept_of_its_time_is_dropped() {
+    let world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    let rows = "INSERT INTO units SELECT 'detector', unit, '{}', '2023-01-01', removed_at::timestamptz, 0 \
+        FROM (VALUES ('september', '2023-09-30 23:59'), ('october', '2023-10-01 00:01'), ('here', NULL)) x(unit, removed_at)";
+    world.postgres.client(&world.access.schema).await.batch_execute(rows).await.unwrap();
+    let now = midnight("2024-01-31".parse().unwrap());
+    let (month, season) = (Some(31 * DAY), Some(110 * DAY));
+    for (transitions, daily, dropped) in [
+        (month, None, vec![]),
+        (None, month, vec![]),
+        (season, month, vec!["1 rows of units"]),
+        (month, season, vec![]),
+        (month, month, vec!["1 rows of units"]),
+    ] {
+        let keep = HistoryRetention { transitions, daily, ..Default::default() };
+        assert_eq!(prune(&database, &keep, now).await.unwrap(), dropped, "{keep:?}");
+    }
+    assert_eq!((world.count("units").await, world.count("units WHERE unit = 'here'").await), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -149,6 +149,39 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     let wrong = served.text("/reports?month=2026-13").await;
     assert!(wrong.contains("is no month; write 2026-10"), "{wrong}");
 
+    let client = postgres.client("pages").await;
+    // Of today, history has what the engine lost, but no sums.
+    for (begins, is_complete) in [("- interval '1 day'", false), ("+ interval '1 day'", true)] {
+        client.batch_execute(&format!("UPDATE meta SET begins_at = now() {begins}")).await.unwrap();
+        let recent = of("", (now - DAY / 144).max(midnight(day_of(now))), now).await;
+        assert_eq!(
+            (&recent["history_until"], &recent["is_complete"]),
+            (&json!(null), &json!(is_complete)),
+            "{recent}"
+        );
+    }
+    // A kind and a label that are no longer configured.
+    let rows = format!(
+        "INSERT INTO units VALUES ('pump', 'p', '{{\"rack\": \"7\"}}', '{from}', '{until}', 0); \
+         INSERT INTO daily SELECT '{from}'::date + d, s, n, 1, 86400, 0, 0, 0, 0, 0, 0 \
+         FROM generate_series(0, 9) d, (VALUES ('kind', 'pump'), ('label:rack', '7')) x(s, n)"
+    );
+    client.batch_execute(&rows).await.unwrap();
+    for query in ["kind=pump", "label=rack=7"] {
+        let past = of(query, from, until).await;
+        assert_eq!(figures(&past), [1.0, 0.0, 0.0, 10.0 * 86_400.0, 0.0], "{past}");
+        assert_eq!(past["is_complete"], true, "{past}");
+        let to_now = of(query, from, now).await;
+        let summed = json!(midnight(day_of(now)).to_string());
+        assert_eq!((&to_now["until"], &to_now["history_until"]), (&summed, &summed), "{to_now}");
+        assert_eq!((figures(&to_now), &to_now["is_complete"]), (figures(&past), &json!(false)), "{to_now}");
+    }
+    for (query, why) in [("kind=nope", "there is no kind"), ("label=rack=8", "http.count_by_labels")] {
+        let refused = of(query, from, until).await;
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(refused["status"] == 400 && detail.contains(why), "{refused}");
+    }
+
     postgres.kill();
     let away = served.text(&format!("/reports?{days}")).await;
     assert!(away.contains("History does not answer: "), "{away}");
@@ -156,6 +189,16 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     assert_eq!((&away["history_until"], &away["is_complete"]), (&json!(null), &json!(false)), "{away}");
     postgres.restart();
     assert_eq!(figures(&of("", from, until).await), figures(&all));
+    // A database that hangs takes no page away.
+    let client = postgres.client("pages").await;
+    client.batch_execute("BEGIN; LOCK TABLE daily IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let (page, table) = (format!("/reports?{days}"), format!("/reports.csv?{days}"));
+    let (hangs, page, table) = tokio::join!(of("", from, until), served.text(&page), served.text(&table));
+    assert_eq!((&hangs["history_until"], &hangs["is_complete"]), (&json!(null), &json!(false)), "{hangs}");
+    for text in [page, table] {
+        assert!(text.contains("History does not answer: there is no report within 12 s"), "{text}");
+    }
+    client.batch_execute("ROLLBACK").await.unwrap();
     served.service.end().await;
 }
 
@@ -197,8 +240,37 @@ async fn a_value_of_no_unit_reads_no_outages_and_a_read_that_waits_or_is_too_lar
                 + n * interval '2 ms' + interval '1 day' AS at FROM units, generate_series(1, 1000001) n \
                 WHERE unit = 'a') x";
     client.batch_execute(many).await.unwrap();
-    let refused = reader.time_spent(&labelled("serial", "7"), range).await.unwrap_err().to_string();
+    let refused = reader.report(days, &GroupBy::Unit).await.unwrap_err().to_string();
     assert!(refused.starts_with("there are more than 1000000 outages or pauses in that time"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_wait_once_for_a_database_that_hangs_and_its_connection_answers_the_next_one() {
+    let postgres = Postgres::start();
+    let first = filled(&postgres, "pages").await;
+    let client = postgres.client("pages").await;
+    let access = DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
+    let reader = HistoryReader::new(access, fleet_digest("one"));
+    let (from, until) = (first, first + 10 * DAY);
+    let (fleet, unit) = (AvailabilityScope::Fleet, "detector:a".parse().unwrap());
+    let days = Days { from: day_of(from), until: day_of(until) };
+    let spent = async || reader.time_spent(&fleet, Interval { from, to: until }).await;
+    let count = async |rows: &str| {
+        let select = format!("SELECT count(*) FROM {rows}");
+        postgres.rows("pages", &select).await[0].get::<_, i64>(0)
+    };
+    client.batch_execute("BEGIN; LOCK TABLE daily IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let late = spent().await.unwrap_err().to_string();
+    assert!(late.contains("did not answer within 5 s"), "{late}");
+    for _ in 0..10 {
+        let of_unit = reader.days_of_unit(&unit, days).await.unwrap_err().to_string();
+        assert!(of_unit.contains("did not answer a moment ago"), "{of_unit}");
+        assert!(spent().await.is_err());
+    }
+    assert_eq!(count("pg_locks WHERE NOT granted").await, 1, "no other read has begun");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    until_so("it answers again", async || spent().await.is_ok()).await;
+    assert_eq!(count("pg_stat_activity WHERE application_name = 'rollcall'").await, 1);
 }
 
 /// Forty units of four sites, with sixty outages in the last weeks by a timeout of two days.

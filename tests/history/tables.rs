@@ -278,9 +278,9 @@ async fn a_user_or_a_server_that_takes_no_writes_is_refused_and_a_trial_leaves_n
     assert_eq!((left[0].get::<_, i64>(0), left[0].get::<_, bool>(1)), (0, true));
 
     let client = postgres.client(schema).await;
-    let url = postgres.url().replace("//rollcall@", "//reader@");
-    let address = DatabaseAddress::parse(&url, Some("open")).unwrap();
-    let reader = DatabaseAccess { address, ..owner.clone() };
+    let url = postgres.url().replace("//rollcall@", "//reader:open@");
+    let address = DatabaseAddress::parse(&url).unwrap();
+    let reader = DatabaseAccess { address, password_file: None, ..owner.clone() };
     let grants = [
         "CREATE ROLE reader LOGIN PASSWORD 'open'".to_owned(),
         format!(

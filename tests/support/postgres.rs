@@ -96,7 +96,8 @@ impl Postgres {
     pub fn access(&self) -> DatabaseAccess {
         static SCHEMAS: AtomicU64 = AtomicU64::new(0);
         DatabaseAccess {
-            address: DatabaseAddress::parse(&self.url(), Some(PASSWORD)).unwrap(),
+            address: DatabaseAddress::parse(&self.url()).unwrap(),
+            password_file: Some(self.dir.path().join("postgres/password")),
             tls: TlsFiles::default(),
             schema: format!("fleet_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed)),
             statement_timeout: std::time::Duration::from_secs(30),

@@ -1,5 +1,7 @@
 //! The page of reports: how much of a month, or of any days, units were online, from history. It prints well.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::http::Uri;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -19,6 +21,9 @@ use crate::reports::{self, AvailabilityReport, CalendarPeriod, Days, GroupBy, Re
 
 /// The most rows of the page; CSV has all.
 const MAX_ROWS: usize = 500;
+
+/// How long the page waits for a report: less than the time limit of a request, so that it says why there is none.
+const WAIT: Duration = Duration::from_secs(12);
 
 /// The fields of the form; an empty field is not set.
 #[derive(Default, Deserialize)]
@@ -52,8 +57,8 @@ async fn page(
 ) -> Result<impl IntoResponse, FailedPage> {
     let wanted: ReportsQuery = query(&uri)?;
     let asked = AskedReport::of(&wanted, web.clock.now())?;
-    let summary = web.summaries.recent().await?;
-    let made = web.report(&asked).await;
+    let (summary, made) = tokio::join!(web.summaries.recent(), web.report(&asked));
+    let summary = summary?;
     let live = html! { h1 { "Reports" } };
     let rest = html! {
         (web.form(&wanted, &asked))
@@ -132,7 +137,9 @@ impl Web {
                 "Reports are made from history, and there is none: set history.url to the address of a PostgreSQL.",
             ));
         };
-        let made = history.report(asked.days, &asked.group).await;
+        let late = |_| Err(anyhow::anyhow!("there is no report within {} s", WAIT.as_secs()));
+        let made = tokio::time::timeout(WAIT, history.report(asked.days, &asked.group)).await;
+        let made = made.unwrap_or_else(late);
         let made = made.map_err(|why| HttpError::unavailable(format!("History does not answer: {why}")))?;
         Ok(made.with_target(asked.target))
     }

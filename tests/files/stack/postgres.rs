@@ -30,9 +30,10 @@ async fn history_is_written_by_its_owner_and_read_by_grafana() {
     let config: toml::Table = read("config/compose/rollcall.toml").parse().unwrap();
     let url = config["history"]["url"].as_str().unwrap();
     let here = format!("127.0.0.1:{}", postgres.port());
-    let address = DatabaseAddress::parse(&url.replace("postgres:5432", &here), Some("of history")).unwrap();
-    let access =
-        rollcall::history::DatabaseAccess { address, schema: "rollcall".to_owned(), ..postgres.access() };
+    let address = DatabaseAddress::parse(&url.replace("postgres:5432", &here)).unwrap();
+    let password_file = Some(dir.path().join("history.password"));
+    let schema = "rollcall".to_owned();
+    let access = rollcall::history::DatabaseAccess { address, password_file, schema, ..postgres.access() };
     let mut database = Database::connect(&access).await.unwrap();
     prepare(&mut database, &access, None).await.unwrap();
     let month =

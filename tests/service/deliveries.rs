@@ -87,7 +87,9 @@ async fn are_listed_shown_replayed_and_purged(world: &World, by: By) {
     assert!(run(&["list", "--state", "dead"]).1.contains("410 Gone"));
     let page = world.text_of("/deliveries?state=dead&receiver=hook").await;
     // One line for the group of both, which says who has got them.
-    for said in ["410 Gone", "Deliver all of these again", "2 deliveries", ", given up for <a class=\"short\""] {
+    for said in
+        ["410 Gone", "Deliver all of these again", "2 deliveries", ", given up for <a class=\"short\""]
+    {
         assert!(page.contains(said), "{said} in {page}");
     }
     // The list of units and the page of the unit know of it, also once the dead letters are gone.

@@ -56,6 +56,14 @@ pub async fn repair(config: &EngineConfig) -> Result<Option<Box<dyn Repair>>> {
     })
 }
 
+/// Fails if the service would refuse the stored fleet, as far as that is known without a server. Reads only.
+pub fn check_stored(config: &EngineConfig) -> Result<()> {
+    match config {
+        EngineConfig::Redis(_) => Ok(()),
+        EngineConfig::Embedded(config) => embedded::check_stored(config),
+    }
+}
+
 /// The condition of the engine, also while an instance serves the fleet.
 pub async fn survey(config: &EngineConfig) -> Result<Condition> {
     match config {

@@ -25,7 +25,9 @@ use rollcall::store::{
 };
 use rollcall::store::{Layout, StoredTimers};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
-use rollcall::store::{migration::Importer, migration::MigrationItem, migration::Moved, migration::migrate};
+use rollcall::store::{
+    migration::Exporter, migration::Importer, migration::MigrationItem, migration::Moved, migration::migrate,
+};
 use rollcall::store::{redis as on_redis, redis::RedisEngine, redis::RedisImporter};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -303,7 +305,7 @@ async fn fill_timers(engine: Arc<dyn Engine>, now: Timestamp) {
 }
 
 /// The whole contents, in an order that no engine decides.
-async fn contents(engine: &(impl Engine)) -> Vec<String> {
+async fn contents(engine: &impl Engine) -> Vec<String> {
     let mut all = Vec::new();
     let receivers: Vec<ReceiverName> = engine.receivers_with_cells().await.unwrap().into_iter().collect();
     for partition in 0..=engine.partitions() {
@@ -329,7 +331,7 @@ async fn contents(engine: &(impl Engine)) -> Vec<String> {
     all
 }
 
-async fn carry(from: &(impl Engine), to: &dyn Importer) -> Moved {
+async fn carry(from: &impl Engine, to: &dyn Importer) -> Moved {
     migrate(from, to, |_| {}).await.unwrap()
 }
 

@@ -31,8 +31,7 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
 /// The finding that `rollcall serve` would refuse the fleet in the directory of the embedded engine. No server is asked for its
 /// fleet.
 pub(super) fn stored(config: &EngineConfig) -> Option<Finding> {
-    let EngineConfig::Embedded(config) = config else { return None };
-    let why = embedded::check_stored(config).err()?;
+    let why = engines::check_stored(config).err()?;
     Some(Finding::fail("engine", why.to_string()))
 }
 

@@ -1,5 +1,6 @@
-//! Says where git notes the commits that are checked out (`ROLLCALL_REFLOG`): the program, and not the library, reads the last one,
-//! so that a commit builds nothing else anew. Outside of a clone, as in an archive or an image, there is none.
+//! Says where git notes the commits that are checked out: the program, and not the library, reads the last one, so that a commit
+//! builds nothing else anew. Cargo passes the variable on to what it runs, so its name is not that of an option. Outside of a
+//! clone, as in an archive or an image, there is none.
 
 use std::path::Path;
 
@@ -14,6 +15,6 @@ fn main() {
     let reflog = Path::new(&root).join(git).join("logs/HEAD");
     if reflog.is_file() {
         println!("cargo::rustc-cfg=has_reflog");
-        println!("cargo::rustc-env=ROLLCALL_REFLOG={}", reflog.display());
+        println!("cargo::rustc-env=CLONE_REFLOG={}", reflog.display());
     }
 }

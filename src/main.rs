@@ -10,7 +10,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The commit of the clone that this is built in; build.rs says where it is noted.
 #[cfg(has_reflog)]
-static CHECKED_OUT: [u8; 40] = cli::last_commit(include_bytes!(env!("ROLLCALL_REFLOG")));
+static CHECKED_OUT: [u8; 40] = cli::last_commit(include_bytes!(env!("CLONE_REFLOG")));
 #[cfg(not(has_reflog))]
 static CHECKED_OUT: [u8; 40] = cli::last_commit(b"");
 /// The commit of an archive that git has made.

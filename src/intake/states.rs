@@ -226,7 +226,7 @@ impl StatePublisher {
     /// Whether the discovery message of a unit has to be published in this pass.
     fn is_undiscovered(&self, name: (&str, &str), published: &PublishedStates, pass: &Pass) -> bool {
         let has_room = pass.undiscovered.len() < self.config.rate as usize;
-        self.config.has_discovery && has_room && !published.is_discovered(name)
+        self.config.has_discovery && has_room && !published.is_discovered(&topics::object(name.0, name.1))
     }
 
     fn owns(&self, unit: &Unit) -> bool {
@@ -395,7 +395,7 @@ mod tests {
             heard(&published, &rules, &topic, &payload);
         }
         let missing = || published.lock().missing(1, |_| true);
-        let is_discovered = |kind: &str| published.lock().is_discovered((kind, "7"));
+        let is_discovered = |kind: &str| published.lock().is_discovered(&topics::object(kind, "7"));
         let pump: Unit = "pump:7".parse().unwrap();
         assert_eq!(missing(), [pump]);
         assert_eq!((is_discovered("pump"), is_discovered("valve")), (true, false));

@@ -233,7 +233,7 @@ async fn all_of_a_site(engine: &Arc<EmbeddedEngine>) -> (Delivery, Arc<Census>) 
     let groups = StoredGroups::new(engine.clone());
     groups.join(&joins, &to, &Capacity::NONE, NOW).await.unwrap();
     let (all, now): (Vec<u16>, Timestamp) = ((0..engine.partitions()).collect(), NOW + 2 * MINUTE);
-    assert_eq!(groups.seal(&all, &to, now).await.unwrap(), 1);
+    assert_eq!(groups.seal(&all, &to, now).await.unwrap(), usize::try_from(LEAST).unwrap());
     let deliveries = StoredDeliveries::new(engine.clone());
     let delivery = deliveries.lease(&all, "pager", now, now + MINUTE, 1).await.unwrap().remove(0);
     (delivery, roll.census().clone())

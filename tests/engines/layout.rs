@@ -59,7 +59,7 @@ async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_
 #[tokio::test]
 async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let redis = Redis::start();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "8"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "9"), ("partitions", "48"), ("tags", "spread")];
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
@@ -152,8 +152,8 @@ async fn a_property_that_is_no_number_is_refused_with_where_it_is_and_what_to_do
         assert!(why.contains(&what) && why.contains(&wrong), "{why}");
     };
     for (field, value, right) in [
-        ("layout", "abc", "8"),
-        ("layout", "9.1", "8"),
+        ("layout", "abc", "9"),
+        ("layout", "9.1", "9"),
         ("partitions", "many", "16"),
         ("partitions", "-1", "16"),
     ] {
@@ -176,7 +176,7 @@ async fn a_property_that_is_no_number_is_refused_with_where_it_is_and_what_to_do
     redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
     set("rollcall:{hearing}:heard", "fleet", "0123456789abcdef");
     set("rollcall:{hearing}:heard", "partitions", "many");
-    set("rollcall:{hearing}:heard", "layout", "8");
+    set("rollcall:{hearing}:heard", "layout", "9");
     says(&refusal(&config).await, "rollcall:{hearing}:heard", "partitions", "many");
 }
 

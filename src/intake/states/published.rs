@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{NO_MOMENT, topics};
+use super::NO_MOMENT;
 use crate::clock::Timestamp;
 use crate::presence::{State, Unit};
 
@@ -164,8 +164,8 @@ impl PublishedStates {
     }
 
     /// Whether the discovery message of the unit is as it should be.
-    pub fn is_discovered(&self, (kind, id): (&str, &str)) -> bool {
-        self.discovered.contains(&*topics::object(kind, id))
+    pub fn is_discovered(&self, object: &str) -> bool {
+        self.discovered.contains(object)
     }
 
     pub fn discovered(&mut self, object: &str) {

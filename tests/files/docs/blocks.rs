@@ -17,9 +17,10 @@ use rollcall::history::{Database, prepare};
 const LANGUAGES: [&str; 9] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console", "sql"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 25] = [
+const PROGRAMS: [&str; 26] = [
     "apt",
     "dnf",
+    "zypper",
     "helm",
     "kubectl",
     "amtool",

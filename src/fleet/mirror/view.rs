@@ -70,12 +70,15 @@ impl<'a> Values<'a> {
     }
 }
 
+/// When a unit was heard, and when its end was announced, if it is late for that.
+type Moments = [Option<Timestamp>; 2];
+
 /// Some units of the mirror; the buffer is used again for the next chunk.
 #[derive(Default)]
 pub struct Chunk {
     /// Ids of units, and values of labels.
     text: String,
-    units: Vec<(usize, Range<usize>, State, [Option<Timestamp>; 2])>,
+    units: Vec<(usize, Range<usize>, State, Moments)>,
     /// Whether values of labels are read too, which costs more than all the rest.
     with_values: bool,
     /// The values of all units, one unit after the other, as ranges of `text`.

@@ -384,7 +384,7 @@ async fn the_page_of_timers_lists_and_cancels_them() {
     let page = fleet.text("/timers").await;
     assert!(page.contains("a&lt;b&gt;&quot;") && !page.contains("a<b>"), "{page}");
     assert!(
-        page.contains("in 1m 30s") && page.find("a&lt;b").unwrap() < page.find("later").unwrap(),
+        page.contains(">1m 30s</time>") && page.find("a&lt;b").unwrap() < page.find("later").unwrap(),
         "{page}"
     );
     assert!(!fleet.text("/timers?type=command").await.contains("a&lt;b"));

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Stopwatch};
+use rollcall::presence::TAKEOVER;
 use rollcall::simulate::servers::free_port;
 use rumqttc::{AsyncClient, Event, MqttOptions, Packet, QoS, SubscribeFilterInput};
 use tokio::task::JoinSet;
@@ -157,6 +158,10 @@ async fn cut(
             let device = publisher::with_will(port, &name, &topic, keep_alive).await?;
             let (told, began) = (sink.notified(), Stopwatch::start());
             at_least(process, recorded + 1.0, Rollcall::recorded).await?;
+            if keep_alive == 0 {
+                // A will right after a birth may be that of the session before.
+                tokio::time::sleep(TAKEOVER + ASKED).await;
+            }
             let began = if keep_alive == 0 { Stopwatch::start() } else { began };
             let _silent = (keep_alive > 0).then_some(device);
             while sink.notified() == told {

@@ -83,7 +83,10 @@ async fn flow(
 ) -> anyhow::Result<(f64, f64)> {
     // The first heartbeat of a unit costs a transaction, which is not what is measured here.
     let first = Load { port, first: 0, units: UNITS, qos: 1, rate: 0, once: true, connections };
-    first.start()?.wait().await?;
+    let mut publisher = first.start()?;
+    // It ends with its input, which `wait` would close.
+    let _input = publisher.stdin.take();
+    publisher.wait().await?;
     until("every unit is known", MAX_WAIT, async || Ok(rollcall.recorded().await? >= f64::from(UNITS)))
         .await?;
     let load = Load { qos, rate, once: false, ..first };

@@ -46,10 +46,7 @@ pub async fn prepare(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result
 /// The quarantined values of the engine; `None` if it has no fleet.
 pub async fn repair(config: &EngineConfig) -> Result<Option<Box<dyn Repair>>> {
     Ok(match config {
-        EngineConfig::Redis(config) => {
-            let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-            Some(Box::new(RedisRepair::open(config, telemetry).await?))
-        }
+        EngineConfig::Redis(config) => Some(Box::new(RedisRepair::open(config, unserved()).await?)),
         EngineConfig::Embedded(config) => {
             EmbeddedRepair::new(&config.path)?.map(|repair| Box::new(repair) as Box<dyn Repair>)
         }
@@ -67,10 +64,7 @@ pub fn check_stored(config: &EngineConfig) -> Result<()> {
 /// The condition of the engine, also while an instance serves the fleet.
 pub async fn survey(config: &EngineConfig) -> Result<Condition> {
     match config {
-        EngineConfig::Redis(config) => {
-            let clock = Clock::system();
-            redis::survey(config, clock.now(), Arc::new(Telemetry::new(&clock))).await
-        }
+        EngineConfig::Redis(config) => redis::survey(config, Clock::system().now(), unserved()).await,
         EngineConfig::Embedded(config) => embedded::survey(config).await,
     }
 }
@@ -78,10 +72,7 @@ pub async fn survey(config: &EngineConfig) -> Result<Condition> {
 /// The condition of each server, if the engine has several.
 pub async fn servers(config: &EngineConfig) -> Result<Vec<ServerCondition>> {
     match config {
-        EngineConfig::Redis(config) => {
-            let clock = Clock::system();
-            redis::servers(config, clock.now(), Arc::new(Telemetry::new(&clock))).await
-        }
+        EngineConfig::Redis(config) => redis::servers(config, Clock::system().now(), unserved()).await,
         EngineConfig::Embedded(_) => Ok(Vec::new()),
     }
 }
@@ -113,11 +104,16 @@ async fn read<T: Send + 'static>(
     embedded: fn(&Path) -> Result<T>,
 ) -> Result<T> {
     match config {
-        EngineConfig::Redis(config) => redis(config, Arc::new(Telemetry::new(&Clock::system()))).await,
+        EngineConfig::Redis(config) => redis(config, unserved()).await,
         EngineConfig::Embedded(config) => {
             let path = config.path.clone();
             let ended = |_| EngineError::Unavailable("reading the fleet was broken off".into());
             tokio::task::spawn_blocking(move || embedded(&path)).await.map_err(ended)?
         }
     }
+}
+
+/// The telemetry of a command, which nothing serves.
+fn unserved() -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(&Clock::system()))
 }

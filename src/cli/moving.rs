@@ -19,6 +19,7 @@ use super::signals::{self, HangUp};
 use crate::clock::Clock;
 use crate::config::{self, EngineConfig};
 use crate::engines;
+use crate::small_file::{MAX_SECRET, SmallFile};
 use crate::store::embedded::EmbeddedConfig;
 use crate::store::redis::{RedisAddress, RedisConfig};
 use crate::store::{migration::Moved, migration::migrate};
@@ -103,10 +104,10 @@ fn config_of(
         }
         EngineLocation::Redis(url) => {
             let read = |file: PathBuf| {
-                let text = std::fs::read_to_string(&file);
-                text.with_context(|| format!("the password in {} cannot be read", file.display()))
+                let secret = SmallFile::read(&file, MAX_SECRET).and_then(SmallFile::into_secret);
+                secret.with_context(|| format!("the password in {} cannot be read", file.display()))
             };
-            let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
+            let password = password_file.map(read).transpose()?;
             let default = RedisConfig::default();
             let prefix = prefix.unwrap_or_else(|| default.prefix.clone());
             Ok(EngineConfig::Redis(Box::new(RedisConfig { url, password, prefix, ..default })))

@@ -37,6 +37,10 @@ impl DatabaseAddress {
     /// # Errors
     /// The fault, without the address, which may hold a password.
     pub fn parse(url: &str) -> Result<DatabaseAddress, String> {
+        // The parser takes any other text as `name=value` pairs, and names the pair that it does not know: all of the text.
+        if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+            return Err("is no address of a database; write postgres://user@host:5432/database".to_owned());
+        }
         // Other programs call this `verify-full`; here `require` also verifies the certificate.
         let url = &url.replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
@@ -333,6 +337,8 @@ mod tests {
         assert_eq!(format!("{address:?}"), "postgres at db.example.org:5432, database fleet");
         for (url, why) in [
             ("redis://ana:secret@127.0.0.1", "is no address of a database"),
+            ("postgre://ana:secret@127.0.0.1/fleet?user=ana", "is no address of a database"),
+            ("host=127.0.0.1 dbname=fleet password=secret", "is no address of a database"),
             ("postgres://ana:secret@127.0.0.1", "names no host or no database"),
             ("postgres://ana:secret@db.example.org/fleet?sslmode=prefer", "another sslmode than require"),
         ] {

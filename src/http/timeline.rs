@@ -85,6 +85,8 @@ pub(super) struct Timeline {
     pub days: Vec<Day>,
     /// The unit has no older records.
     pub is_complete: bool,
+    /// `false`: days before those that the engine keeps may be missing, because history did not answer.
+    pub days_are_complete: bool,
     /// Whether attempts to notify are left out: those of older records, and failed ones of old reminders.
     pub attempts_cut: bool,
     /// The last hour, for pages.
@@ -249,45 +251,50 @@ impl Timelines {
             newest.zip(attempts).flat_map(|(record, notices)| of_notices(notices.made, record)).collect();
         events.extend(trip.zip(view.record.as_ref()).and_then(|(trip, open)| held(&trip, open, &attempts)));
         events.extend(attempts.into_iter().chain(silenced).chain(changes(&audit, unit, &history.records)));
-        let is_last_of_record =
-            |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
-        events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| TimelineEvent {
-            text: "the newest heartbeat".into(),
-            ..TimelineEvent::at(seen, EventType::Heard)
-        }));
-        events.extend(view.announced_at.zip(view.late_cause).map(|(at, cause)| TimelineEvent {
-            text: announced(cause, view.broker.as_ref()).into(),
-            ..TimelineEvent::at(at, EventType::Announced)
-        }));
+        events.extend(of_present(&view, history.records.first()));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, of_unit.heard, now);
         let further = [rhythm_of(&view, now), self.views.two_places(unit)].into_iter().flatten();
         let sentence = Said::joined([sentence].into_iter().chain(further.map(Said::from)), " ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
-        // The engine may have removed older records.
+        // The engine may have removed older records, or know the unit again after it lost its data.
         let kept = now - self.keep_records;
-        let is_cut = !history.is_complete || known_since < kept;
         let mut days = days(&history, &audit, (&view, of_unit), known_since.max(kept), now);
-        if is_cut && days.first().is_some_and(|first| !first.unknown.is_zero()) {
-            self.add_past(&mut days, unit, now).await;
-        }
+        let is_known = days.first().is_some_and(|first| first.unknown.is_zero());
+        let days_are_complete = is_known || self.add_past(&mut days, unit, now).await;
         let days = begins(now).zip(days).map(Day::of).collect();
         let hour = last_hour(&history.records, blind, view.last_seen, known_since, now);
         let (notified, is_complete) = (told.said(), history.is_complete);
-        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete, attempts_cut, hour })
+        Ok(Timeline {
+            view,
+            at: now,
+            sentence,
+            notified,
+            events,
+            days,
+            is_complete,
+            days_are_complete,
+            attempts_cut,
+            hour,
+        })
     }
 
-    /// Takes days from history where history knows more of them than the engine.
-    async fn add_past(&self, days: &mut [TimeSpent], unit: &Unit, now: Timestamp) {
-        let Some(history) = &self.history else { return };
+    /// Takes days from history where history knows more of them than the engine; returns whether history answered, if
+    /// there is one.
+    async fn add_past(&self, days: &mut [TimeSpent], unit: &Unit, now: Timestamp) -> bool {
+        let Some(history) = &self.history else { return true };
         let asked = Days { from: begins(now).next().map_or(day_of(now), day_of), until: day_of(now) };
         match history.days_of_unit(unit, asked).await {
             Ok(past) => {
                 let unknown = days.iter_mut().zip(past).filter(|(known, past)| past.unknown < known.unknown);
                 unknown.for_each(|(known, past)| *known = past);
+                true
             }
-            Err(why) => tracing::debug!("the days of a unit are shown without history: {why}"),
+            Err(why) => {
+                tracing::debug!("the days of a unit are shown without history: {why}");
+                false
+            }
         }
     }
 
@@ -414,6 +421,20 @@ fn last_hour(
         Minute { from: range.from, was }
     };
     (1..=60).rev().map(minute).collect()
+}
+
+/// What came from the unit since its newest record.
+fn of_present(view: &UnitDetails, newest: Option<&OfflineRecord>) -> impl Iterator<Item = TimelineEvent> {
+    let is_last_of_record = |seen: &Timestamp| newest.is_some_and(|newest| newest.last_seen == *seen);
+    let heard = view.last_seen.filter(|seen| !is_last_of_record(seen)).map(|seen| TimelineEvent {
+        text: "the newest heartbeat".into(),
+        ..TimelineEvent::at(seen, EventType::Heard)
+    });
+    let announced = view.announced_at.zip(view.late_cause).map(|(at, cause)| TimelineEvent {
+        text: announced(cause, view.broker.as_ref()).into(),
+        ..TimelineEvent::at(at, EventType::Announced)
+    });
+    heard.into_iter().chain(announced)
 }
 
 fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {

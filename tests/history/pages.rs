@@ -146,6 +146,9 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     assert_eq!(served.try_get("/api/v1/units/detector/a/rhythm").await.unwrap().status(), 200);
     let page = served.text("/units/detector/a").await;
     assert!(page.contains("href=\"/policy?kind=detector\">Try another timeout"), "{page}");
+    let (asks, missing) = ("/api/v1/units/detector/a/timeline", "older days may be missing");
+    assert_eq!(served.json(asks).await["days_are_complete"], true);
+    assert!(!page.contains(missing), "{page}");
     let wrong = served.text("/reports?month=2026-13").await;
     assert!(wrong.contains("is no month; write 2026-10"), "{wrong}");
 
@@ -187,6 +190,8 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     assert!(away.contains("History does not answer: "), "{away}");
     let away = of("", from, until).await;
     assert_eq!((&away["history_until"], &away["is_complete"]), (&json!(null), &json!(false)), "{away}");
+    assert_eq!(served.json(asks).await["days_are_complete"], false);
+    assert!(served.text("/units/detector/a").await.contains(missing));
     postgres.restart();
     assert_eq!(figures(&of("", from, until).await), figures(&all));
     // A database that hangs takes no page away.

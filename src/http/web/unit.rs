@@ -162,6 +162,9 @@ fn history(timeline: &Timeline, base: &str) -> Markup {
             h2 { "History" }
             (plot::strip(&timeline.days))
             (plot::plot(&timeline.days))
+            @if !timeline.days_are_complete {
+                p.quiet { "The history database does not answer, so older days may be missing here." }
+            }
             ol.events {
                 @for event in shown {
                     li class=(event.event.as_str()) {

@@ -156,13 +156,13 @@ async fn cut(
             let name = format!("{how}-{number}");
             let topic = format!("lamps/{name}/status");
             let device = publisher::with_will(port, &name, &topic, keep_alive).await?;
-            let (told, began) = (sink.notified(), Stopwatch::start());
+            let (told, mut began) = (sink.notified(), Stopwatch::start());
             at_least(process, recorded + 1.0, Rollcall::recorded).await?;
             if keep_alive == 0 {
                 // A will right after a birth may be that of the session before.
                 tokio::time::sleep(TAKEOVER + ASKED).await;
+                began = Stopwatch::start();
             }
-            let began = if keep_alive == 0 { Stopwatch::start() } else { began };
             let _silent = (keep_alive > 0).then_some(device);
             while sink.notified() == told {
                 anyhow::ensure!(began.elapsed() < MAX_WAIT, "no webhook within {MAX_WAIT:?}");

@@ -46,7 +46,7 @@ pub async fn prepare(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result
 /// The quarantined values of the engine; `None` if it has no fleet.
 pub async fn repair(config: &EngineConfig) -> Result<Option<Box<dyn Repair>>> {
     Ok(match config {
-        EngineConfig::Redis(config) => Some(Box::new(RedisRepair::open(config, unserved()).await?)),
+        EngineConfig::Redis(config) => Some(Box::new(RedisRepair::open(config, command_telemetry()).await?)),
         EngineConfig::Embedded(config) => {
             EmbeddedRepair::new(&config.path)?.map(|repair| Box::new(repair) as Box<dyn Repair>)
         }
@@ -64,7 +64,9 @@ pub fn check_stored(config: &EngineConfig) -> Result<()> {
 /// The condition of the engine, also while an instance serves the fleet.
 pub async fn survey(config: &EngineConfig) -> Result<Condition> {
     match config {
-        EngineConfig::Redis(config) => redis::survey(config, Clock::system().now(), unserved()).await,
+        EngineConfig::Redis(config) => {
+            redis::survey(config, Clock::system().now(), command_telemetry()).await
+        }
         EngineConfig::Embedded(config) => embedded::survey(config).await,
     }
 }
@@ -72,7 +74,9 @@ pub async fn survey(config: &EngineConfig) -> Result<Condition> {
 /// The condition of each server, if the engine has several.
 pub async fn servers(config: &EngineConfig) -> Result<Vec<ServerCondition>> {
     match config {
-        EngineConfig::Redis(config) => redis::servers(config, Clock::system().now(), unserved()).await,
+        EngineConfig::Redis(config) => {
+            redis::servers(config, Clock::system().now(), command_telemetry()).await
+        }
         EngineConfig::Embedded(_) => Ok(Vec::new()),
     }
 }
@@ -104,7 +108,7 @@ async fn read<T: Send + 'static>(
     embedded: fn(&Path) -> Result<T>,
 ) -> Result<T> {
     match config {
-        EngineConfig::Redis(config) => redis(config, unserved()).await,
+        EngineConfig::Redis(config) => redis(config, command_telemetry()).await,
         EngineConfig::Embedded(config) => {
             let path = config.path.clone();
             let ended = |_| EngineError::Unavailable("reading the fleet was broken off".into());
@@ -114,6 +118,6 @@ async fn read<T: Send + 'static>(
 }
 
 /// The telemetry of a command, which nothing serves.
-fn unserved() -> Arc<Telemetry> {
+pub fn command_telemetry() -> Arc<Telemetry> {
     Arc::new(Telemetry::new(&Clock::system()))
 }

@@ -4,7 +4,6 @@
 //! so none falls silent because of it.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
@@ -16,7 +15,6 @@ use crate::clock::Clock;
 use crate::engines;
 use crate::fleet::renaming::{self, Renamed, RenamingPlan};
 use crate::presence::{Kind, UnitName};
-use crate::telemetry::Telemetry;
 
 /// The most units and problems that are shown.
 const SHOWN: usize = 20;
@@ -50,8 +48,7 @@ pub(super) async fn run(arguments: MoveIdsArguments) -> anyhow::Result<ExitCode>
         );
         return Err(wrong(text));
     }
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let engine = engines::open_unserved(&config.engine, telemetry).await?;
+    let engine = engines::open_unserved(&config.engine, engines::command_telemetry()).await?;
     let plan = renaming::plan(&*engine, &arguments.from, rules).await?;
     if show(&plan) {
         return Ok(ExitCode::from(FAILED));

@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::builder::TypedValueParser;
@@ -16,14 +15,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging;
 use super::signals::{self, HangUp};
-use crate::clock::Clock;
 use crate::config::{self, EngineConfig};
 use crate::engines;
 use crate::small_file::{MAX_SECRET, SmallFile};
 use crate::store::embedded::EmbeddedConfig;
 use crate::store::redis::{RedisAddress, RedisConfig};
 use crate::store::{migration::Moved, migration::migrate};
-use crate::telemetry::Telemetry;
 
 /// The steps of the progress bar.
 const STEPS: u64 = 1000;
@@ -146,7 +143,7 @@ pub(super) async fn run(arguments: MoveArguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn move_fleet(from: EngineConfig, to: EngineConfig) -> anyhow::Result<Moved> {
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let telemetry = engines::command_telemetry();
     let found = engines::partitions(&from).await?;
     let partitions = found.with_context(|| format!("there is no fleet at {from}"))?;
     let (from, to) = (with_partitions(&from, partitions)?, with_partitions(&to, partitions)?);

@@ -38,14 +38,17 @@ impl DatabaseAddress {
     /// The fault, without the address, which may hold a password.
     pub fn parse(url: &str) -> Result<DatabaseAddress, String> {
         // The parser takes any other text as `name=value` pairs, and names the pair that it does not know: all of the text.
-        if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-            return Err("is no address of a database; write postgres://user@host:5432/database".to_owned());
+        let is_address = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
+        let no_address =
+            |why: &str| format!("is no address of a database{why}; write postgres://user@host:5432/database");
+        if !is_address {
+            return Err(no_address(""));
         }
         // Other programs call this `verify-full`; here `require` also verifies the certificate.
         let url = &url.replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map(|why| format!(" ({why})")).unwrap_or_default();
-            format!("is no address of a database{why}; write postgres://user@host:5432/database")
+            no_address(&why)
         })?;
         let mut modes = url.split(['?', '&']).filter_map(|part| part.strip_prefix("sslmode="));
         if modes.any(|mode| !["require", "disable"].contains(&mode)) {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::blind::BlindNotifier;
 use super::buffer::{Buffers, DeliveryBuffer};
 use super::channel::{Channel, LastingBlindness, open};
-use super::deliver::{Deliver, LEASED_PER_ATTEMPT};
+use super::deliver::{Deliver, most_leased};
 use super::dispatch::Dispatcher;
 use super::due::{self, DueWork};
 use super::flapping::EpisodeEnds;
@@ -181,7 +181,7 @@ impl Assembly {
 
     fn add_delivery(&mut self, receiver: ReceiverConfig, channel: Arc<dyn Channel>) {
         let name = receiver.name.clone();
-        let capacity = receiver.concurrency.max(1) * LEASED_PER_ATTEMPT;
+        let capacity = most_leased(receiver.concurrency.max(1));
         let (buffer, queue) = DeliveryBuffer::new(capacity, receiver.rate_limit.is_none());
         self.buffers.insert(name.clone(), buffer.clone());
         let census = self.stores.roll.census();

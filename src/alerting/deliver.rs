@@ -57,10 +57,18 @@ pub(super) use limited::MAX_ATTEMPTS;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile the attempts need deliveries.
-pub(super) const LEASED_PER_ATTEMPT: usize = 64;
+const LEASED_PER_ATTEMPT: usize = 64;
+/// The most deliveries that are held: with more of them, a processor waits for its memory longer than an attempt waits
+/// for the engine.
+const MAX_LEASED: usize = 1024;
 /// How long attempts that are under way may go on after the stop. An attempt that is cut off is repeated when its
 /// lease has run out.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many deliveries are held for a receiver with so many attempts under way.
+pub(super) fn most_leased(concurrency: usize) -> usize {
+    (concurrency * LEASED_PER_ATTEMPT).min(MAX_LEASED)
+}
 
 /// The loop of one receiver.
 pub(super) struct Deliver {

@@ -32,8 +32,8 @@ use crate::store::{
 };
 use crate::telemetry::Loop;
 
-/// The most entries of outboxes in one step.
-const STEP: usize = 1000;
+/// The most entries of outboxes in one step of a task: few enough for the memory that is close to a processor.
+const STEP: usize = 250;
 
 /// How often the sources of inhibition are compared with the open records.
 const COMPARED_EVERY: Duration = Duration::from_secs(300);
@@ -42,9 +42,9 @@ const COMPARED_EVERY: Duration = Duration::from_secs(300);
 /// together, though it takes seconds until all have joined.
 const BACKLOG: Duration = Duration::from_secs(5);
 
-/// How many tasks let entries join at the same time: reading and writing a hundred thousand records is work
-/// for every core.
-const TASKS: usize = 4;
+/// How many tasks let entries join at the same time: one decides while the other waits for the engine. More of them
+/// would only delay the ends of deliveries, which wait for the same engine.
+const TASKS: usize = 2;
 
 pub(super) struct Dispatcher {
     pub routed: RoutedGroups,

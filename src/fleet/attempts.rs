@@ -13,18 +13,15 @@ use parking_lot::Mutex;
 use crate::clock::Timestamp;
 use crate::presence::RecordId;
 use crate::store::{
-    ATTEMPT_BYTES, Attempt, AttemptsEntry, Cells, ChangeSet, Documents, EndedLease, EntryOrder, Index,
-    IndexEntry, IndexRange, MAX_ATTEMPT_BYTES, MAX_STEP, NameRange, Result, Table, on_record,
-    partition_of_group, word_of_notification, word_of_record,
+    ATTEMPT_BYTES, Attempt, AttemptsEntry, Cells, CellsOfWord, ChangeSet, Documents, EndedLease, EntryOrder,
+    Index, IndexEntry, IndexRange, MAX_ATTEMPT_BYTES, MAX_STEP, Result, Table, on_record, partition_of_group,
+    word_of_notification, word_of_record,
 };
 
 /// After about this many written bytes an instance checks the size of a partition's attempts.
 const WRITTEN: usize = 256 << 10;
 
-/// How many cells a step of a search finds for each word.
-const FOUND: usize = 200;
-
-/// About how many cells one search finds; further ones are left out.
+/// How many cells one search finds; further ones are left out.
 const MOST: usize = 20_000;
 
 /// How many cells one change-set removes.
@@ -87,7 +84,7 @@ impl Attempts {
     /// The attempts at a notification, or at the notifications in a digest.
     pub async fn of_notification(&self, id: &str) -> Result<Vec<Attempt>> {
         let all = 0..self.documents.fleet();
-        let mut found = self.of_words(all.map(|partition| (partition, word_of_notification(id)))).await?;
+        let mut found = self.of_words(all.map(|partition| word_of_notification(partition, id))).await?;
         found.retain(|one| one.notification == id || one.digest() == Some(id));
         Ok(found)
     }
@@ -95,7 +92,7 @@ impl Attempts {
     /// The attempts at notifications, each with the key of its group.
     pub async fn of_notifications(&self, notifications: &[(String, String)]) -> Result<Vec<Attempt>> {
         let partition = |group: &str| partition_of_group(group, self.documents.fleet());
-        let words = notifications.iter().map(|(group, id)| (partition(group), word_of_notification(id)));
+        let words = notifications.iter().map(|(group, id)| word_of_notification(partition(group), id));
         let mut found = self.of_words(words).await?;
         let known: HashSet<&str> = notifications.iter().map(|(_, id)| id.as_str()).collect();
         found.retain(|one| known.contains(one.notification.as_str()));
@@ -105,7 +102,7 @@ impl Attempts {
     /// The attempts that notified receivers of a record.
     pub async fn of_record(&self, id: &RecordId) -> Result<Vec<Attempt>> {
         let all = 0..self.documents.fleet();
-        let mut found = self.of_words(all.map(|partition| (partition, word_of_record(id)))).await?;
+        let mut found = self.of_words(all.map(|partition| word_of_record(partition, id))).await?;
         found.retain(|one| one.offline.contains(id) || one.online.contains(id));
         Ok(found)
     }
@@ -113,28 +110,15 @@ impl Attempts {
     /// The attempts that notified receivers of these records, each with the key of a group that it joined.
     pub async fn of_memberships(&self, records: &[(&str, &RecordId)]) -> Result<Vec<Attempt>> {
         let partition = |group: &str| partition_of_group(group, self.documents.fleet());
-        self.of_words(records.iter().map(|(group, id)| (partition(group), word_of_record(id)))).await
+        self.of_words(records.iter().map(|(group, id)| word_of_record(partition(group), id))).await
     }
 
     /// The attempts in the cells that are found by these words, without repetitions.
-    async fn of_words(&self, words: impl Iterator<Item = (u16, String)>) -> Result<Vec<Attempt>> {
-        let begins: Vec<NameRange> =
-            words.map(|(partition, word)| NameRange::of(partition, &(word + " "))).collect();
-        let (mut cells, mut left) = (BTreeSet::new(), begins);
+    async fn of_words(&self, words: impl Iterator<Item = String>) -> Result<Vec<Attempt>> {
+        let found = self.documents.read::<CellsOfWord>(&words.collect::<Vec<_>>()).await?;
+        let cells = found.into_iter().flat_map(|cells| cells.value.unwrap_or_default().0);
         // A silence that lasts for a week is in hundreds of cells, and the names are in no order of time.
-        while !left.is_empty() && cells.len() < MOST {
-            let mut further = Vec::new();
-            for some in left.chunks(MAX_STEP) {
-                let found = self.documents.names(Index::AttemptsOf, some, FOUND).await?;
-                let full = some.iter().zip(&found).filter(|(_, names)| names.len() >= FOUND);
-                further.extend(full.filter_map(|(range, names)| {
-                    Some(NameRange { from: format!("{} ", names.last()?), ..range.clone() })
-                }));
-                let name = |name: String| Some(name.split_once(' ')?.1.to_owned());
-                cells.extend(found.into_iter().flatten().filter_map(name));
-            }
-            left = further;
-        }
+        let cells: BTreeSet<String> = cells.take(MOST).collect();
         let cells: Vec<String> = cells.into_iter().collect();
         let read = self.documents.read::<AttemptsEntry>(&cells).await?;
         let all = read.into_iter().flat_map(|cell| cell.value.unwrap_or_default().0);

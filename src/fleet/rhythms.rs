@@ -85,8 +85,9 @@ impl TableValue for RhythmBlock {
     const TABLE: Table = Table::Rhythms;
 
     /// Base64, because cells are text: as JSON it would be three times as long.
-    fn encode(&self) -> Result<Vec<u8>> {
-        Ok(BASE64.encode(&self.0).into_bytes())
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        stored.extend_from_slice(BASE64.encode(&self.0).as_bytes());
+        Ok(())
     }
 
     fn decode(stored: &[u8]) -> Result<RhythmBlock> {

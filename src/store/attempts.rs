@@ -1,25 +1,24 @@
 //! The record of attempts: the outcome of each attempt to deliver a notification.
 //!
 //! An attempt is written in the step that ends it, so that its record costs no round trip. All attempts of a
-//! partition that end in one step share a cell, because a cell costs an engine more than its text. An index maps
-//! words to cells: the notifications of a cell, their digests, and the offline records that they told of. So a search
-//! for a notification or a record reads only its own cells. Cells leave after `records.keep_deliveries`; if they take
+//! partition that end in one step share a cell, because a cell costs an engine more than its text. A table maps words
+//! to cells: the notifications of a cell, their digests, and the offline records that they told of. So a search for a
+//! notification or a record reads only its own cells. Cells leave after `records.keep_deliveries`; if they take
 //! too much room, the oldest leave earlier: see `fleet/attempts.rs`.
 //!
 //! The record holds the ids of the offline records of a delivered notification, but no body: the body can be rebuilt
 //! from the offline records, which are kept for longer. So a storm of a hundred thousand notifications leaves twenty
 //! megabytes instead of a hundred.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::BASE64URL_NOPAD;
-use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use serde::{Deserialize, Serialize};
 
 use super::json::to_json;
-use super::{ChangeSet, Delivery, GroupContext, Index, MeantFor, Result, Table, TableValue};
+use super::{ChangeSet, Delivery, EngineError, GroupContext, Index, MeantFor, Result, Table, TableValue};
 use crate::clock::Timestamp;
 use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 
@@ -29,7 +28,7 @@ pub const MAX_ATTEMPT_BYTES: usize = 8 << 20;
 /// The name in [`Table::Counts`] of the number of these bytes.
 pub const ATTEMPT_BYTES: &str = "attempts";
 
-/// The approximate size of a word in the index, in bytes.
+/// The approximate size of a word with the name of its cell, in bytes.
 const INDEXED: usize = 100;
 
 /// A cell of about this many bytes gets no more attempts.
@@ -226,31 +225,60 @@ impl AttemptsEntry {
         self.0.iter().map(size).sum()
     }
 
-    fn words(&self) -> BTreeSet<String> {
-        let of = |one: &Attempt| {
+    fn words(&self, partition: u16) -> Vec<String> {
+        let mut words = Vec::new();
+        for one in &self.0 {
             let names = [Some(one.notification.as_str()), one.digest()].into_iter().flatten();
-            let records = one.offline.iter().chain(&one.online).map(word_of_record);
-            names.map(word_of_notification).chain(records).collect::<Vec<_>>()
-        };
-        self.0.iter().flat_map(of).collect()
+            words.extend(names.map(|id| word_of_notification(partition, id)));
+            words.extend(one.offline.iter().chain(&one.online).map(|id| word_of_record(partition, id)));
+        }
+        words.sort_unstable();
+        words.dedup();
+        words
     }
 }
 
-/// The index word of the attempts at a notification, or at the notifications in a digest.
-pub fn word_of_notification(id: &str) -> String {
-    word('n', id)
+/// The names of the cells of attempts that have a word.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellsOfWord(pub Vec<String>);
+
+impl TableValue for CellsOfWord {
+    type Name = String;
+    const TABLE: Table = Table::AttemptsOf;
+
+    /// Separated by spaces, because an engine adds one to a text that it does not read.
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        stored.extend_from_slice(self.0.join(" ").as_bytes());
+        Ok(())
+    }
+
+    fn decode(stored: &[u8]) -> Result<CellsOfWord> {
+        let names = str::from_utf8(stored).ok().map(|names| names.split(' '));
+        let names = names.filter(|names| names.clone().all(|name| !name.is_empty()));
+        let names = names.map(|names| CellsOfWord(names.map(str::to_owned).collect()));
+        names.ok_or_else(|| EngineError::Damaged("it names no cells of attempts".to_owned()))
+    }
 }
 
-/// The index word of the attempts that told of a record.
-pub fn word_of_record(id: &RecordId) -> String {
-    word('r', &id.text())
+/// The word of the attempts at a notification, or at the notifications in a digest, in [`Table::AttemptsOf`] of a
+/// partition.
+pub fn word_of_notification(partition: u16, id: &str) -> String {
+    word(partition, "n", id)
 }
 
-/// A digest, because the index has many words. Two words may share a digest, so readers check the attempts
-/// themselves.
-fn word(kind: char, name: &str) -> String {
-    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{kind}{name}").as_bytes());
-    BASE64URL_NOPAD.encode(&digest.as_ref()[..9])
+/// The word of the attempts that told of a record.
+pub fn word_of_record(partition: u16, id: &RecordId) -> String {
+    word(partition, "r", &id.text())
+}
+
+/// A digest, because there are many words. Two words may share a digest, so readers check the attempts themselves.
+fn word(partition: u16, kind: &str, name: &str) -> String {
+    let mut text = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    text.update(kind.as_bytes());
+    text.update(name.as_bytes());
+    let mut word = format!("{partition}.");
+    BASE64URL_NOPAD.encode_append(&text.finish().as_ref()[..9], &mut word);
+    word
 }
 
 /// A change-set that also records cells of attempts, written at `at`; `None` removes them.
@@ -259,20 +287,20 @@ pub fn on_record(
     cells: &[(String, AttemptsEntry)],
     at: Option<Timestamp>,
 ) -> Result<ChangeSet> {
-    let (mut bytes, mut words) = (0, Vec::new());
+    let (mut bytes, mut words, partition) = (0, Vec::new(), set.partition);
     for (name, entry) in cells {
         let text = to_json(entry)?;
         set = set.put(Table::Attempts, name, at.map(|_| text.as_bytes()));
         bytes += text.len();
-        words.extend(entry.words().into_iter().map(|word| format!("{word} {name}")));
+        words.extend(entry.words(partition).into_iter().map(|word| (word, name)));
     }
     for (name, _) in cells {
         set = set.enter(Index::AttemptsWritten, name, at.map(Timestamp::as_millis));
     }
     let bytes = (bytes + INDEXED * words.len()) as i64;
     set = set.add(Table::Counts, ATTEMPT_BYTES, if at.is_some() { bytes } else { -bytes });
-    for name in words {
-        set = set.enter(Index::AttemptsOf, &name, at.map(|_| 0));
+    for (word, name) in words {
+        set = set.word(Table::AttemptsOf, &word, name, at.is_some());
     }
     Ok(set)
 }

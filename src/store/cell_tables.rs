@@ -65,6 +65,9 @@ pub enum Table {
     GroupsOf,
     /// The record of attempts to deliver: see `store/attempts.rs`. A name begins with the number of its partition.
     Attempts,
+    /// A word of attempts → the cells of [`Table::Attempts`] that have it: see `store/attempts.rs`. A name begins with the
+    /// number of its partition, too.
+    AttemptsOf,
     /// Numbers of a partition, by what they count: `attempts`, the bytes of its record of attempts.
     Counts,
     /// A timer that waits → its type, moment and data: see `store/timers/stored.rs`.
@@ -93,7 +96,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 34] = [
+    const SHARED: [Table; 35] = [
         Table::Flaps,
         Table::Episodes,
         Table::Unusual,
@@ -120,6 +123,7 @@ impl Table {
         Table::Addresses,
         Table::InstanceCounts,
         Table::Attempts,
+        Table::AttemptsOf,
         Table::Counts,
         Table::Timers,
         Table::PastTimers,
@@ -167,6 +171,7 @@ impl Table {
             Table::Members => "members",
             Table::GroupsOf => "groups_of",
             Table::Attempts => "attempts",
+            Table::AttemptsOf => "attempts_of",
             Table::Counts => "counts",
             Table::Timers => "timers",
             Table::PastTimers => "past_timers",
@@ -214,7 +219,7 @@ impl Table {
             Table::Notifications | Table::Owed | Table::ReceiverList | Table::Down => Stored::Delivery,
             Table::Lanes(_) | Table::FallbackDone(_) => Stored::Delivery,
             Table::DeadLetters(_) | Table::Unnotified(_) => Stored::DeadLetter,
-            Table::Attempts => Stored::Attempt,
+            Table::Attempts | Table::AttemptsOf => Stored::Attempt,
             Table::Audit => Stored::Audit,
             Table::Addresses | Table::InstanceCounts => Stored::Roster,
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
@@ -246,7 +251,7 @@ impl Table {
             Table::GroupsOf => {
                 of_member(name).map_or(partitions, |(_, id)| partition_of(&id.unit, partitions))
             }
-            Table::Attempts | Table::Rhythms => {
+            Table::Attempts | Table::AttemptsOf | Table::Rhythms => {
                 let number = name.split_once('.').and_then(|(number, _)| number.parse().ok());
                 number.unwrap_or(partitions).min(partitions)
             }
@@ -269,8 +274,6 @@ pub enum Index {
     FlapChecks,
     /// The entries of [`Table::Attempts`], by when they were written (ms).
     AttemptsWritten,
-    /// A word of an attempt, a space, and its entry of [`Table::Attempts`]: see `store/attempts.rs`. All are at zero.
-    AttemptsOf,
     /// The groups of [`Table::Groups`] in which members wait, by when they are due to be sealed (ms).
     GroupsDue,
     /// The members of [`Table::Members`] that wait: see `store/groups/names.rs`. All are at zero.
@@ -304,7 +307,7 @@ pub enum Index {
 }
 
 impl Index {
-    const SHARED: [Index; 15] = [
+    const SHARED: [Index; 14] = [
         Index::GroupsDue,
         Index::Waiting,
         Index::Returning,
@@ -313,7 +316,6 @@ impl Index {
         Index::Over,
         Index::FlapChecks,
         Index::AttemptsWritten,
-        Index::AttemptsOf,
         Index::Timers,
         Index::TimersEnded,
         Index::TimersKept,
@@ -338,7 +340,6 @@ impl Index {
             Index::Over => "over",
             Index::FlapChecks => "flap_checks",
             Index::AttemptsWritten => "attempts_written",
-            Index::AttemptsOf => "attempts_of",
             Index::Timers => "timers",
             Index::TimersEnded => "timers_ended",
             Index::TimersKept => "timers_kept",
@@ -372,7 +373,7 @@ impl Index {
             Index::GroupsDue | Index::Reminders => Table::Groups,
             Index::Waiting | Index::Returning | Index::Lasting | Index::Over => Table::Members,
             Index::FlapChecks => Table::Flaps,
-            Index::AttemptsWritten | Index::AttemptsOf => Table::Attempts,
+            Index::AttemptsWritten => Table::Attempts,
             Index::Timers => Table::Timers,
             Index::TimersEnded | Index::TimersKept | Index::OnlyAttempts => Table::PastTimers,
             Index::Audited => Table::Audit,

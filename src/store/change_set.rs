@@ -1,6 +1,7 @@
 //! Change-sets: expectations on cells and entries of one partition, and the writes that apply if all of them hold.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -8,7 +9,7 @@ use hashbrown::HashMap;
 use super::cell_tables::{Index, Table};
 
 /// The expectation or the write of a part of a change-set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     /// Expects a cell to have this value.
     Has(Table),
@@ -22,6 +23,10 @@ pub enum What {
     Remove(Table),
     /// Adds to the number in a cell.
     Add(Table),
+    /// Adds the value to the words of a cell.
+    AddWord(Table),
+    /// Removes the value from the words of a cell.
+    RemoveWord(Table),
     Enter(Index),
     /// Enters a name that is not in the index; a name in the index keeps its number.
     EnterNew(Index),
@@ -29,77 +34,97 @@ pub enum What {
 }
 
 /// A part of a change-set, on one cell or entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangePart {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangePart<'a> {
     pub what: What,
-    pub name: Arc<str>,
-    /// For `Has` and `Put`. Shared, because a seal has ten thousand values that would be copied on their way.
-    pub value: Arc<[u8]>,
+    pub name: &'a str,
+    /// For `Has` and `Put`; for `AddWord` and `RemoveWord`, the word.
+    pub value: &'a [u8],
     /// For `IsAt`, `Enter` and `EnterNew`; for `Add`, the summand.
     pub at: i64,
 }
 
-impl ChangePart {
-    /// The cell or entry, and whether the part only adds to it.
-    fn touched(&self) -> (Touched<'_>, bool) {
+impl<'a> ChangePart<'a> {
+    /// The cell or entry, and whether the part only adds to it or takes from it.
+    fn touched(&self) -> (Touched<'a>, bool) {
         let (place, adds) = match self.what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
                 (TouchedPlace::Of(table), false)
             }
-            What::Add(table) => (TouchedPlace::Of(table), true),
+            What::Add(table) | What::AddWord(table) | What::RemoveWord(table) => {
+                (TouchedPlace::Of(table), true)
+            }
             What::IsAt(index)
             | What::IsOff(index)
             | What::Enter(index)
             | What::EnterNew(index)
             | What::Leave(index) => (TouchedPlace::In(index), false),
         };
-        ((place, &*self.name), adds)
+        ((place, self.name), adds)
     }
 }
 
+/// A part without its texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PartSpan {
+    what: What,
+    name: Range<usize>,
+    value: Range<usize>,
+    at: i64,
+}
+
 /// Changes of one partition that apply together if all expectations hold.
+///
+/// The names and values of all parts are in two buffers: a storm has a million parts, and an allocation for each text
+/// would cost more than everything else about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSet {
     pub partition: u16,
-    pub parts: Vec<ChangePart>,
+    parts: Vec<PartSpan>,
+    names: String,
+    values: Vec<u8>,
 }
 
 impl ChangeSet {
     pub fn of(partition: u16) -> ChangeSet {
-        ChangeSet { partition, parts: Vec::new() }
+        ChangeSet { partition, ..ChangeSet::default() }
     }
 
     /// Expects a cell to have this value; `None`: to be absent.
     #[must_use]
     pub fn has(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
-        self.has_stored(table, name, value.map(Arc::from).as_ref())
-    }
-
-    /// See [`ChangeSet::has`].
-    #[must_use]
-    pub(super) fn has_stored(self, table: Table, name: &str, value: Option<&Arc<[u8]>>) -> ChangeSet {
         let what = if value.is_some() { What::Has(table) } else { What::Lacks(table) };
-        self.part(what, name, value.cloned().unwrap_or_default(), 0)
+        self.with(what, name, value.unwrap_or_default(), 0)
     }
 
     /// Expects an entry to be at this number; `None`: to be absent.
     #[must_use]
     pub fn is_at(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
         let what = if at.is_some() { What::IsAt(index) } else { What::IsOff(index) };
-        self.part(what, name, Arc::default(), at.unwrap_or_default())
+        self.with(what, name, &[], at.unwrap_or_default())
     }
 
     /// Writes a cell; `None` removes it.
     #[must_use]
     pub fn put(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
         let what = if value.is_some() { What::Put(table) } else { What::Remove(table) };
-        self.part(what, name, value.map(Arc::from).unwrap_or_default(), 0)
+        self.with(what, name, value.unwrap_or_default(), 0)
     }
 
-    /// Writes a cell.
-    #[must_use]
-    pub(super) fn put_stored(self, table: Table, name: &str, value: &Arc<[u8]>) -> ChangeSet {
-        self.part(What::Put(table), name, value.clone(), 0)
+    /// Writes a cell with the value that `encode` appends to a buffer.
+    ///
+    /// # Errors
+    /// The errors of `encode`.
+    pub(super) fn put_encoded<E>(
+        mut self,
+        table: Table,
+        name: &str,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<ChangeSet, E> {
+        let from = self.values.len();
+        encode(&mut self.values)?;
+        let value = from..self.values.len();
+        Ok(self.add_part(What::Put(table), name, value, 0))
     }
 
     /// Adds to the number in a cell. An absent cell, or text that is no number, counts as zero; a cell that becomes
@@ -107,35 +132,84 @@ impl ChangeSet {
     /// change-set adds to a cell that it also writes.
     #[must_use]
     pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
-        self.part(What::Add(table), name, Arc::default(), more)
+        self.with(What::Add(table), name, &[], more)
+    }
+
+    /// Adds a word to the words in a cell, or removes it; a space separates two words. A cell without words is
+    /// removed. What is said of [`ChangeSet::add`] holds for it, too.
+    #[must_use]
+    pub fn word(self, table: Table, name: &str, word: &str, is_in: bool) -> ChangeSet {
+        let what = if is_in { What::AddWord(table) } else { What::RemoveWord(table) };
+        self.with(what, name, word.as_bytes(), 0)
     }
 
     /// Enters a name into an index; `None` takes it out.
     #[must_use]
     pub fn enter(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
         let what = if at.is_some() { What::Enter(index) } else { What::Leave(index) };
-        self.part(what, name, Arc::default(), at.unwrap_or_default())
+        self.with(what, name, &[], at.unwrap_or_default())
     }
 
     /// Enters a name into an index, unless it is there.
     #[must_use]
     pub fn enter_new(self, index: Index, name: &str, at: i64) -> ChangeSet {
-        self.part(What::EnterNew(index), name, Arc::default(), at)
+        self.with(What::EnterNew(index), name, &[], at)
     }
 
-    fn part(mut self, what: What, name: &str, value: Arc<[u8]>, at: i64) -> ChangeSet {
-        self.parts.push(ChangePart { what, name: name.into(), value, at });
+    fn with(mut self, what: What, name: &str, value: &[u8], at: i64) -> ChangeSet {
+        let from = self.values.len();
+        self.values.extend_from_slice(value);
+        let value = from..self.values.len();
+        self.add_part(what, name, value, at)
+    }
+
+    /// Parts in a row that have one name share its text.
+    fn add_part(mut self, what: What, name: &str, value: Range<usize>, at: i64) -> ChangeSet {
+        let last = self.parts.last().map(|part| part.name.clone());
+        let name = last.filter(|last| self.names[last.clone()] == *name).unwrap_or_else(|| {
+            let from = self.names.len();
+            self.names.push_str(name);
+            from..self.names.len()
+        });
+        self.parts.push(PartSpan { what, name, value, at });
         self
     }
 
-    /// Its expectations and writes, without names and values, and the number of equal ones in a row. Change-sets of
-    /// one shape are written together.
+    /// How many parts it has.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether it expects and changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    pub fn parts(&self) -> impl Iterator<Item = ChangePart<'_>> {
+        self.parts.iter().map(|part| self.shown(part))
+    }
+
+    /// The part at this place.
+    pub(super) fn part(&self, at: usize) -> ChangePart<'_> {
+        self.shown(&self.parts[at])
+    }
+
+    fn shown(&self, PartSpan { what, name, value, at }: &PartSpan) -> ChangePart<'_> {
+        let (name, value) = (&self.names[name.clone()], &self.values[value.clone()]);
+        ChangePart { what: *what, name, value, at: *at }
+    }
+
+    fn whats(&self) -> impl Iterator<Item = What> {
+        self.parts.iter().map(|part| part.what)
+    }
+
+    /// Its expectations and writes, without names and values, and the number of equal ones in a row.
     pub(super) fn shape(&self) -> Shape {
         let mut shape = Shape::new();
-        for ChangePart { what, .. } in &self.parts {
-            match shape.last_mut().filter(|(last, _)| last == what) {
+        for what in self.whats() {
+            match shape.last_mut().filter(|(last, _)| *last == what) {
                 Some((_, times)) => *times += 1,
-                None => shape.push((*what, 1)),
+                None => shape.push((what, 1)),
             }
         }
         shape
@@ -144,11 +218,14 @@ impl ChangeSet {
     /// The cells and entries that the change-set reads or writes, and whether it only adds to them. An expectation
     /// right before the write of the same cell is left out.
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
-        let next = self.parts.iter().skip(1).map(Some).chain([None]);
-        self.parts.iter().zip(next).filter_map(|(part, next)| {
-            let touched = part.touched();
-            let is_repeated = !touched.1 && next.is_some_and(|next| next.touched() == touched);
-            (!is_repeated).then_some(touched)
+        let mut parts = self.parts().peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let touched = parts.next()?.touched();
+                if touched.1 || parts.peek().is_none_or(|next| next.touched() != touched) {
+                    return Some(touched);
+                }
+            }
         })
     }
 }
@@ -173,17 +250,23 @@ pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
     if let [_] = sets {
         return vec![vec![0]];
     }
-    // For each cell or entry: the first batch after its last write, and after its last addition.
-    let mut next: HashMap<(u16, Touched<'_>), [usize; 2], RandomState> = HashMap::default();
+    // For the hash of each cell or entry: the first batch after its last write, and after its last addition. Two
+    // with one hash count as one: that costs a batch, and nothing else.
+    let (hasher, parts) = (RandomState::default(), sets.iter().map(ChangeSet::len).sum());
+    let mut next: HashMap<u64, [usize; 2], RandomState> =
+        HashMap::with_capacity_and_hasher(parts, RandomState::default());
     let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut hashes: Vec<(u64, bool)> = Vec::new();
     for (at, set) in sets.iter().enumerate() {
+        hashes.clear();
+        hashes.extend(set.touched().map(|(name, adds)| (hasher.hash_one((set.partition, name)), adds)));
         let mut batch = 0;
-        for (name, adds) in set.touched() {
-            let [written, added] = next.get(&(set.partition, name)).copied().unwrap_or_default();
-            batch = batch.max(written).max(if adds { 0 } else { added });
+        for (hash, adds) in &hashes {
+            let [written, added] = next.get(hash).copied().unwrap_or_default();
+            batch = batch.max(written).max(if *adds { 0 } else { added });
         }
-        for (name, adds) in set.touched() {
-            let next = &mut next.entry((set.partition, name)).or_default()[usize::from(adds)];
+        for (hash, adds) in &hashes {
+            let next = &mut next.entry(*hash).or_default()[usize::from(*adds)];
             *next = (*next).max(batch + 1);
         }
         if batch == batches.len() {
@@ -192,6 +275,20 @@ pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
         batches[batch].push(at);
     }
     batches
+}
+
+/// Sorts the positions of change-sets, so that those of one partition and one shape follow each other, and returns
+/// each such row. They are written together, in each partition the shape that comes first in the call before others.
+pub(super) fn alike<'a>(sets: &[ChangeSet], places: &'a mut [usize]) -> impl Iterator<Item = &'a [usize]> {
+    let (hasher, mut ranks) = (RandomState::default(), HashMap::<u64, usize, RandomState>::default());
+    places.sort_by_cached_key(|at| {
+        let mut hash = hasher.build_hasher();
+        sets[*at].whats().for_each(|what| what.hash(&mut hash));
+        let rank = ranks.len();
+        (sets[*at].partition, *ranks.entry(hash.finish()).or_insert(rank))
+    });
+    let is_alike = |a: &ChangeSet, b: &ChangeSet| a.partition == b.partition && a.whats().eq(b.whats());
+    places.chunk_by(move |a, b| is_alike(&sets[*a], &sets[*b]))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::cell_tables::{Index, Table};
 use super::cells::{Cell, Cells, EntryOrder, IndexEntry, IndexRange, NameRange, Unreadable};
 use super::change_set::ChangeSet;
-use super::json::{from_json, to_json};
+use super::json::{append_json, from_json};
 use super::{EngineError, MAX_STEP, Result};
 use crate::clock::Timestamp;
 
@@ -25,9 +25,15 @@ pub trait TableValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     type Name: FromStr + Display + Clone + Ord + Send + Sync + 'static;
     const TABLE: Table;
 
-    /// Encodes as JSON, unless the table has a reason for another form.
+    /// Appends the value as JSON, unless the table has a reason for another form.
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        append_json(stored, self)
+    }
+
     fn encode(&self) -> Result<Vec<u8>> {
-        Ok(to_json(self)?.into_bytes())
+        let mut stored = Vec::new();
+        self.encode_into(&mut stored)?;
+        Ok(stored)
     }
 
     fn decode(stored: &[u8]) -> Result<Self> {
@@ -43,13 +49,13 @@ pub struct Document<T: TableValue> {
     pub value: Option<T>,
     /// `None`: the table of `T`.
     table: Option<Table>,
-    stored: Option<Arc<[u8]>>,
+    stored: Option<Vec<u8>>,
 }
 
 impl<T: TableValue> Document<T> {
     /// A document that is expected to be stored with this value; `None`: to be absent.
     pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
-        let stored = value.as_ref().map(T::encode).transpose()?.map(Arc::from);
+        let stored = value.as_ref().map(T::encode).transpose()?;
         Ok(Document { name, value, table: None, stored })
     }
 
@@ -73,7 +79,7 @@ impl<T: TableValue> Document<T> {
 
     /// A change-set that also expects the document to be unchanged.
     pub fn expect_in(&self, set: ChangeSet) -> ChangeSet {
-        set.has_stored(self.table(), &self.name.to_string(), self.stored.as_ref())
+        set.has(self.table(), &self.name.to_string(), self.stored.as_deref())
     }
 
     /// A change-set that also writes this value if the document is unchanged; `None` removes it.
@@ -83,8 +89,7 @@ impl<T: TableValue> Document<T> {
 
     /// A change-set that also writes this value, whatever is stored; `None` removes it.
     pub fn put_in(&self, set: ChangeSet, value: Option<&T>) -> Result<ChangeSet> {
-        let value = value.map(T::encode).transpose()?;
-        Ok(set.put(self.table(), &self.name.to_string(), value.as_deref()))
+        put_value(set, self.table(), &self.name.to_string(), value)
     }
 
     /// This document without its expectation, for a change-set that expects something else.
@@ -227,8 +232,7 @@ impl Documents {
 
     /// A change-set that also writes this document; `None` removes it.
     pub fn put<T: TableValue>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
-        let value = value.map(T::encode).transpose()?;
-        Ok(set.put(T::TABLE, &name.to_string(), value.as_deref()))
+        put_value(set, T::TABLE, &name.to_string(), value)
     }
 
     /// The change-set that writes this value if the document is unchanged; `None` removes it.
@@ -315,7 +319,7 @@ impl Documents {
         let (table, none) = (None, Document { name: name.clone(), value: None, table: None, stored: None });
         let Some(bytes) = stored else { return Ok(none) };
         match T::decode(&bytes) {
-            Ok(value) => Ok(Document { name, value: Some(value), table, stored: Some(bytes.into()) }),
+            Ok(value) => Ok(Document { name, value: Some(value), table, stored: Some(bytes) }),
             Err(why) => {
                 self.cells.quarantine_cell(&Unreadable::Cell(cell, bytes), &why.to_string()).await?;
                 Ok(none)
@@ -326,6 +330,18 @@ impl Documents {
     async fn misplaced(&self, index: Index, entry: IndexEntry) -> Result<()> {
         let why = "it belongs to nothing of its partition";
         self.cells.quarantine_cell(&Unreadable::Entry(index, entry), why).await
+    }
+}
+
+fn put_value<T: TableValue>(
+    set: ChangeSet,
+    table: Table,
+    name: &str,
+    value: Option<&T>,
+) -> Result<ChangeSet> {
+    match value {
+        Some(value) => set.put_encoded(table, name, |stored| value.encode_into(stored)),
+        None => Ok(set.put(table, name, None)),
     }
 }
 

@@ -9,6 +9,11 @@ pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(not_written)
 }
 
+/// Appends a value as JSON.
+pub(super) fn append_json(buffer: &mut Vec<u8>, value: &impl serde::Serialize) -> Result<()> {
+    serde_json::to_writer(buffer, value).map_err(not_written)
+}
+
 /// A value as JSON that becomes a part of another value.
 pub(super) fn raw_json(value: &impl serde::Serialize) -> Result<Box<RawValue>> {
     serde_json::value::to_raw_value(value).map_err(not_written)

@@ -19,9 +19,14 @@ impl TableValue for Lane {
     type Name = String;
     const TABLE: Table = Table::Lanes(ReceiverName::ANY);
 
-    fn encode(&self) -> Result<Vec<u8>> {
-        let sign = if self.is_leased { "+" } else { "" };
-        Ok(format!("{}{sign} {}", self.attempts, self.notifications.join(" ")).into_bytes())
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        stored.extend_from_slice(self.attempts.to_string().as_bytes());
+        stored.extend_from_slice(if self.is_leased { b"+" } else { b"" });
+        for notification in &self.notifications {
+            stored.push(b' ');
+            stored.extend_from_slice(notification.as_bytes());
+        }
+        Ok(())
     }
 
     fn decode(stored: &[u8]) -> Result<Lane> {

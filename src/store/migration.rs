@@ -32,7 +32,7 @@ pub(super) fn incomplete(target: &str) -> EngineError {
 }
 
 /// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
-pub(super) const LAYOUT: u32 = 9;
+pub(super) const LAYOUT: u32 = 10;
 
 /// Refuses the fleet at `place` if it has another layout; `place_option` is the option that names a place for a new
 /// fleet. `found` is `None` for a fleet from before layouts had numbers.

@@ -89,7 +89,7 @@ mod unnotified;
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription, TimerCancelled, TimerRegistered};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
-    ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, AttemptsEntry, EndedLease,
+    ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, AttemptsEntry, CellsOfWord, EndedLease,
     MAX_ATTEMPT_BYTES, on_record, word_of_notification, word_of_record,
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};

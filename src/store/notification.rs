@@ -1,6 +1,7 @@
 //! Stored notifications, the same in every engine: the names of group members, the content of a notification, and how
 //! long an engine keeps both.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -60,22 +61,22 @@ pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
 /// labels of the group; the presumed begin of the silence, if that is later than the last heartbeat; and the receivers of
 /// the group, if there are several.
 #[derive(Serialize, Deserialize)]
-pub(super) struct SingleSilence(
-    RecordId,
+pub(super) struct SingleSilence<'a>(
+    Cow<'a, RecordId>,
     i64,
     i64,
     i64,
     Cause,
-    Labels,
-    Labels,
+    Cow<'a, Labels>,
+    Cow<'a, Labels>,
     // `Some(None)` is written as null: the receivers follow.
     #[serde(default, skip_serializing_if = "Option::is_none")] Option<Option<i64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Cow<'a, [String]>>,
 );
 
-impl SingleSilence {
+impl SingleSilence<'_> {
     /// `None`: the notification has content that the short form cannot hold.
-    fn of(notification: &Notification) -> Option<SingleSilence> {
+    fn of(notification: &Notification) -> Option<SingleSilence<'_>> {
         let Notification { group, sealed_at, offline, online, blind, lasting, before, meant_for, .. } =
             notification;
         let [record] = &offline[..] else { return None };
@@ -84,14 +85,35 @@ impl SingleSilence {
         if has_more || notification.incident.is_some() || notification.again.is_some() {
             return None;
         }
-        let times = [record.deadline, record.detected_at, *sealed_at].map(Timestamp::as_millis);
-        let [deadline, detected_at, sealed_at] = times;
-        let receivers = notification.receivers.clone();
-        let silent_from = record.silent_from.map(Timestamp::as_millis);
+        let OfflineRecord { id, kind, unit, labels, last_seen, silent_from, deadline, detected_at, .. } =
+            record;
+        let OfflineRecord { cause, back_at: None, closed_by: None, acknowledged: None, .. } = record else {
+            return None;
+        };
+        if (kind, unit, last_seen) != (&id.unit.kind, &id.unit.id, &id.last_seen) {
+            return None;
+        }
+        let [deadline, detected_at, sealed_at] = [deadline, detected_at, sealed_at].map(|at| at.as_millis());
+        let receivers = notification.receivers.as_deref().map(Cow::Borrowed);
+        let silent_from = silent_from.map(Timestamp::as_millis);
         let silent_from = silent_from.map(Some).or(receivers.as_ref().map(|_| None));
-        let (id, cause, labels) = (record.id.clone(), record.cause, record.labels.clone());
-        let shared = group.labels.clone();
-        let short = SingleSilence(
+        let (id, labels, shared) = (Cow::Borrowed(id), Cow::Borrowed(labels), Cow::Borrowed(&group.labels));
+        Some(SingleSilence(
+            id,
+            deadline,
+            detected_at,
+            sealed_at,
+            *cause,
+            labels,
+            shared,
+            silent_from,
+            receivers,
+        ))
+    }
+
+    /// The full form, without the key of its group.
+    fn notification(self) -> Notification {
+        let SingleSilence(
             id,
             deadline,
             detected_at,
@@ -101,26 +123,16 @@ impl SingleSilence {
             shared,
             silent_from,
             receivers,
-        );
-        (short.record() == *record).then_some(short)
-    }
-
-    fn record(&self) -> OfflineRecord {
-        let SingleSilence(id, deadline, detected_at, _, cause, labels, _, silent_from, _) = self;
-        let [deadline, detected_at] = [*deadline, *detected_at].map(Timestamp::from_millis);
-        let record = OfflineRecord::open(id.unit.clone(), id.last_seen, deadline, detected_at);
+        ) = self;
+        let RecordId { unit, last_seen } = id.into_owned();
+        let [deadline, detected_at] = [deadline, detected_at].map(Timestamp::from_millis);
+        let record = OfflineRecord::open(unit, last_seen, deadline, detected_at);
         let silent_from = silent_from.flatten().map(Timestamp::from_millis);
-        OfflineRecord { silent_from, labels: labels.clone(), cause: *cause, ..record }
-    }
-
-    /// The full form, without the key of its group.
-    fn notification(self) -> Notification {
-        let record = self.record();
-        let SingleSilence(_, _, _, sealed_at, _, _, labels, _, receivers) = self;
-        let group = Group { key: String::new(), labels };
+        let record = OfflineRecord { silent_from, labels: labels.into_owned(), cause, ..record };
+        let group = Group { key: String::new(), labels: shared.into_owned() };
         Notification {
             offline: vec![record],
-            receivers,
+            receivers: receivers.map(Cow::into_owned),
             ..Notification::empty(group, Timestamp::from_millis(sealed_at))
         }
     }

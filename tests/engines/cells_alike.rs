@@ -14,6 +14,8 @@ use crate::support::redis::Redis;
 const NAMES: [&str; 5] = ["door:1", "door:2", "lift:a b,%d [x]", "lift:Köln \"☃\"\\'", "-"];
 const VALUES: [&[u8]; 6] = [b"-7", b"{\"last\":1}", b"{\"last\":2}", b"%s\n\"", b"", b"\xff\x00"];
 
+const WORDS: [&str; 3] = ["0.abc", "0.ab", "%1."];
+
 /// A part of a change-set: its name, and its expectation or its action.
 #[derive(Clone, Debug)]
 enum Part {
@@ -23,6 +25,7 @@ enum Part {
     IsAt(usize, Option<i64>),
     Put(usize, Option<usize>),
     Add(usize, i64),
+    Word(usize, usize, bool),
     Enter(usize, Option<i64>),
     EnterNew(usize, i64),
     /// Into the index that is found by its names.
@@ -40,6 +43,7 @@ fn part() -> impl Strategy<Value = Part> {
         1 => (name(), at()).prop_map(|(name, at)| Part::IsAt(name, at)),
         4 => (name(), value()).prop_map(|(name, value)| Part::Put(name, value)),
         4 => (name(), -8..9i64).prop_map(|(name, more)| Part::Add(name, more)),
+        4 => (name(), 0..WORDS.len(), any::<bool>()).prop_map(|(name, word, is_in)| Part::Word(name, word, is_in)),
         4 => (name(), at()).prop_map(|(name, at)| Part::Enter(name, at)),
         3 => (name(), -5..30i64).prop_map(|(name, at)| Part::EnterNew(name, at)),
         3 => (name(), any::<bool>()).prop_map(|(name, is_in)| Part::EnterName(name, is_in)),
@@ -61,9 +65,10 @@ fn change_set(of: (Table, Index), (partition, parts): &(u16, Vec<Part>), shown: 
         Part::IsAt(name, at) => set.is_at(index, NAMES[*name], *at),
         Part::Put(name, value) => set.put(table, NAMES[*name], value.map(|value| VALUES[value])),
         Part::Add(name, more) => set.add(Table::Counts, NAMES[*name], *more),
+        Part::Word(name, word, is_in) => set.word(Table::AttemptsOf, NAMES[*name], WORDS[*word], *is_in),
         Part::Enter(name, at) => set.enter(index, NAMES[*name], *at),
         Part::EnterNew(name, at) => set.enter_new(index, NAMES[*name], *at),
-        Part::EnterName(name, is_in) => set.enter(Index::AttemptsOf, NAMES[*name], is_in.then_some(0)),
+        Part::EnterName(name, is_in) => set.enter(Index::Waiting, NAMES[*name], is_in.then_some(0)),
     })
 }
 
@@ -82,11 +87,14 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
         let cells =
             if is_scanned { engine.all_cells(table, partition).await.unwrap() } else { Default::default() };
         let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
+        let words = engine.all_cells(Table::AttemptsOf, partition).await.unwrap();
         let due = engine.entries(index, &[partition], until, 2).await.unwrap();
         let order = EntryOrder::OldestFirst;
         let after = IndexRange { index, from: until, after: NAMES[1], until: i64::MAX, limit: 2, order };
         let after = engine.range(&after, &[partition]).await.unwrap();
-        text += &format!("{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, then {after:?}\n");
+        text += &format!(
+            "{partition}: {cells:?}, {counts:?}, {words:?}, {entries:?}, due {due:?}, then {after:?}\n"
+        );
     }
     for partitions in [vec![], (0..=PARTITIONS).collect()] {
         let due = engine.entries(index, &partitions, until, 3).await.unwrap();
@@ -108,8 +116,8 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
     let begins = ["", "d", "door:1", "lift:K", "\u{10ffff}"];
     let begins = all.iter().flat_map(|partition| begins.map(|begin| NameRange::of(*partition, begin)));
     let ranges: Vec<NameRange> = begins.collect();
-    let names = engine.names(Index::AttemptsOf, &ranges, 3).await.unwrap();
-    let counts = engine.count_names(Index::AttemptsOf, &ranges).await.unwrap();
+    let names = engine.names(Index::Waiting, &ranges, 3).await.unwrap();
+    let counts = engine.count_names(Index::Waiting, &ranges).await.unwrap();
     (format!("{text}{shown:?} {names:?} {counts:?}"), shown)
 }
 

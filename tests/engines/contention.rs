@@ -54,22 +54,22 @@ impl Cells for Contended {
         let lost = |left: usize| left.checked_sub(1);
         if self.races.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lost).is_ok() {
             for set in sets {
-                for part in &set.parts {
+                for part in set.parts() {
                     let faster = ChangeSet::of(set.partition);
                     let faster = match part.what {
                         What::Has(Table::Versions) | What::Lacks(Table::Versions) => {
                             let version = format!("\"{}\"", self.races.load(Ordering::SeqCst));
-                            faster.put(Table::Versions, &part.name, Some(version.as_bytes()))
+                            faster.put(Table::Versions, part.name, Some(version.as_bytes()))
                         }
                         What::Has(Table::Limits) | What::Lacks(Table::Limits) => {
-                            self.message_sent(faster, part.name.to_string()).await?
+                            self.message_sent(faster, part.name.to_owned()).await?
                         }
                         What::Has(table) | What::Lacks(table) => {
                             let last_success =
                                 Some(Timestamp::from_millis(self.races.load(Ordering::SeqCst) as i64));
                             let health = ReceiverHealth { last_success, ..ReceiverHealth::default() };
                             let health = serde_json::to_vec(&health).unwrap();
-                            faster.put(table, &part.name, Some(&health))
+                            faster.put(table, part.name, Some(&health))
                         }
                         _ => continue,
                     };

@@ -59,7 +59,7 @@ async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_
 #[tokio::test]
 async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let redis = Redis::start();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "9"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "10"), ("partitions", "48"), ("tags", "spread")];
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
@@ -92,7 +92,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     let redis = Redis::start();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     connect(&config).await.unwrap();
-    assert_eq!(meta(&redis, "layout").as_deref(), Some("9"));
+    assert_eq!(meta(&redis, "layout").as_deref(), Some("10"));
     for (layout, says, advice) in [
         (None, "is stored in an older layout", "rollcall export"),
         (Some(3), "is stored in layout 3,", "another engine.prefix"),
@@ -105,7 +105,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
         change.exec(&mut redis.client()).unwrap();
         let before = meta(&redis, "layout");
         for why in [refusal(&config).await, survey_refusal(&config).await] {
-            assert!(why.contains(says) && why.contains("this version reads layout 9"), "{why}");
+            assert!(why.contains(says) && why.contains("this version reads layout 10"), "{why}");
             assert!(why.contains(advice), "{why}");
         }
         assert_eq!(meta(&redis, "layout"), before);
@@ -152,8 +152,8 @@ async fn a_property_that_is_no_number_is_refused_with_where_it_is_and_what_to_do
         assert!(why.contains(&what) && why.contains(&wrong), "{why}");
     };
     for (field, value, right) in [
-        ("layout", "abc", "9"),
-        ("layout", "9.1", "9"),
+        ("layout", "abc", "10"),
+        ("layout", "9.1", "10"),
         ("partitions", "many", "16"),
         ("partitions", "-1", "16"),
     ] {
@@ -176,7 +176,7 @@ async fn a_property_that_is_no_number_is_refused_with_where_it_is_and_what_to_do
     redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
     set("rollcall:{hearing}:heard", "fleet", "0123456789abcdef");
     set("rollcall:{hearing}:heard", "partitions", "many");
-    set("rollcall:{hearing}:heard", "layout", "9");
+    set("rollcall:{hearing}:heard", "layout", "10");
     says(&refusal(&config).await, "rollcall:{hearing}:heard", "partitions", "many");
 }
 

@@ -370,7 +370,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
 #[tokio::test]
 async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
     let places = Places::new();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "9"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "10"), ("partitions", "48"), ("tags", "spread")];
     let server = redis::Client::open(places.url()).unwrap();
     let mut server = server.get_connection().unwrap();
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut server).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 
-use super::{Deliver, LEASED_PER_ATTEMPT};
+use super::{Deliver, most_leased};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::DeliveriesInFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, TICK, rotated, tick};
@@ -164,7 +164,7 @@ impl Deliver {
         if self.limit.is_some() && in_flight.disabled.is_none() {
             return in_flight.leased.is_empty();
         }
-        in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2 && !in_flight.is_full()
+        in_flight.waiting.len() <= most_leased(self.concurrency()) / 2 && !in_flight.is_full()
     }
 
     fn begin_lease(self: &Arc<Self>, calls: &mut EngineCalls, in_flight: &DeliveriesInFlight, now: Instant) {

@@ -67,7 +67,7 @@ struct EndingCells {
 }
 
 impl StoredDeliveries {
-    /// Records how attempts ended, after each attempt itself. Safe to repeat.
+    /// Records how attempts ended, together with the attempts themselves. Safe to repeat.
     ///
     /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. A delivery
     /// that failed is not attempted before the moment of its end; nothing changes if another instance has leased it
@@ -75,8 +75,8 @@ impl StoredDeliveries {
     /// silences.
     pub async fn end_attempts(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
         for step in ended.chunks(MAX_STEP) {
-            self.put_on_record(step, now).await?;
-            self.end(step.iter().filter_map(|one| Ending::of(one, now)).collect(), now).await?;
+            let attempts = self.attempts(step, now)?;
+            self.end(step.iter().filter_map(|one| Ending::of(one, now)).collect(), attempts, now).await?;
             let later: Vec<&EndedLease> =
                 step.iter().filter(|one| matches!(one.end, AttemptEnd::RetryAt(_))).collect();
             self.set_next_attempts(&later, false).await?;
@@ -111,7 +111,8 @@ impl StoredDeliveries {
             receipt: Receipt::Dead,
             was_marked: false,
         });
-        Ok(self.end(endings.collect(), now).await?.into_iter().filter(|is_ended| *is_ended).count())
+        let ended = self.end(endings.collect(), Vec::new(), now).await?;
+        Ok(ended.into_iter().filter(|is_ended| *is_ended).count())
     }
 
     /// Ends deliveries of timers that are delivered at most once, before their only attempt: none of them is ever
@@ -121,33 +122,38 @@ impl StoredDeliveries {
         let begun = deliveries.iter().enumerate().filter_map(|(at, one)| Some((at, Ending::begun(one)?)));
         let (places, endings): (Vec<usize>, Vec<Ending<'_>>) = begun.unzip();
         let mut answers = vec![false; deliveries.len()];
-        for (at, has_begun) in places.into_iter().zip(self.end(endings, now).await?) {
+        for (at, has_begun) in places.into_iter().zip(self.end(endings, Vec::new(), now).await?) {
             answers[at] = has_begun;
         }
         Ok(answers)
     }
 
-    async fn put_on_record(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
+    /// The change-sets that put these attempts on record.
+    fn attempts(&self, ended: &[EndedLease], now: Timestamp) -> Result<Vec<ChangeSet>> {
         let mut of_partitions: BTreeMap<u16, Vec<&EndedLease>> = BTreeMap::new();
         for one in ended {
             of_partitions.entry(self.partition(&one.delivery)).or_default().push(one);
         }
         let sets = of_partitions.into_iter();
         let sets = sets.map(|(partition, ended)| attempts_made(partition, ended.into_iter(), now));
-        let sets: Vec<ChangeSet> = sets.filter_map(Result::transpose).collect::<Result<_>>()?;
-        self.documents.write(&sets).await?;
-        Ok(())
+        sets.filter_map(Result::transpose).collect()
     }
 
-    /// Answers, in order, which deliveries this call ended.
-    async fn end(&self, endings: Vec<Ending<'_>>, now: Timestamp) -> Result<Vec<bool>> {
+    /// Writes endings and, before them in one call, the attempts. Answers, in order, which deliveries this call ended.
+    async fn end(
+        &self,
+        endings: Vec<Ending<'_>>,
+        mut attempts: Vec<ChangeSet>,
+        now: Timestamp,
+    ) -> Result<Vec<bool>> {
         let mut answers = vec![false; endings.len()];
         let mut open: Vec<usize> = (0..endings.len()).collect();
         for round in 0..MAX_CHANGES {
-            if open.is_empty() {
+            if open.is_empty() && attempts.is_empty() {
                 return Ok(answers);
             }
-            let (mut sets, mut places) = (Vec::new(), Vec::new());
+            let (mut sets, mut places) = (std::mem::take(&mut attempts), Vec::new());
+            let of_attempts = sets.len();
             let mut add = |at: usize, known: &EndingCells| -> Result<()> {
                 if let Some((set, is_ended)) = self.change(&endings[at], known, now)? {
                     sets.push(set);
@@ -167,7 +173,8 @@ impl StoredDeliveries {
             }
             let written = self.documents.write(&sets).await?;
             open.clear();
-            for ((at, is_ended), is_written) in places.into_iter().zip(written) {
+            for ((at, is_ended), is_written) in places.into_iter().zip(written.into_iter().skip(of_attempts))
+            {
                 if is_written { answers[at] = is_ended } else { open.push(at) }
             }
         }

@@ -39,8 +39,9 @@ impl TableValue for CopiedUpTo {
     type Name = String;
     const TABLE: Table = Table::FallbackDone(ReceiverName::ANY);
 
-    fn encode(&self) -> Result<Vec<u8>> {
-        Ok(self.0.clone().into_bytes())
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        stored.extend_from_slice(self.0.as_bytes());
+        Ok(())
     }
 
     fn decode(stored: &[u8]) -> Result<CopiedUpTo> {

@@ -202,32 +202,47 @@ pub(super) fn at(
 
 pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
     let of = set.partition;
-    for part in &set.parts {
+    for part in set.parts() {
         let is_so = match part.what {
-            What::Has(table) => value(database, table, of, &part.name)?.as_deref() == Some(&part.value[..]),
-            What::Lacks(table) => value(database, table, of, &part.name)?.is_none(),
-            What::IsAt(index) => at(database, index, of, &part.name)? == Some(part.at),
-            What::IsOff(index) => at(database, index, of, &part.name)?.is_none(),
-            What::Put(_) | What::Remove(_) | What::Add(_) => true,
+            What::Has(table) => value(database, table, of, part.name)?.as_deref() == Some(part.value),
+            What::Lacks(table) => value(database, table, of, part.name)?.is_none(),
+            What::IsAt(index) => at(database, index, of, part.name)? == Some(part.at),
+            What::IsOff(index) => at(database, index, of, part.name)?.is_none(),
+            What::Put(_) | What::Remove(_) => true,
+            What::Add(_) | What::AddWord(_) | What::RemoveWord(_) => true,
             What::Enter(_) | What::EnterNew(_) | What::Leave(_) => true,
         };
         if !is_so {
             return Ok(false);
         }
     }
-    for part in &set.parts {
+    for part in set.parts() {
         match part.what {
-            What::Put(table) => put(database, table, of, &part.name, &part.value)?,
-            What::Remove(table) => remove(database, table, of, &part.name)?,
+            What::Put(table) => put(database, table, of, part.name, part.value)?,
+            What::Remove(table) => remove(database, table, of, part.name)?,
             What::Add(table) => {
-                let before = value(database, table, of, &part.name)?;
+                let before = value(database, table, of, part.name)?;
                 let before = before.and_then(|text| str::from_utf8(&text).ok()?.parse::<i64>().ok());
                 match before.unwrap_or(0).saturating_add(part.at) {
-                    0 => remove(database, table, of, &part.name)?,
-                    sum => put(database, table, of, &part.name, sum.to_string().as_bytes())?,
+                    0 => remove(database, table, of, part.name)?,
+                    sum => put(database, table, of, part.name, sum.to_string().as_bytes())?,
                 }
             }
-            What::Enter(index) => enter(database, index, of, &part.name, part.at)?,
+            What::AddWord(table) => {
+                let words = value(database, table, of, part.name)?;
+                let words = words.map(|words| [&words[..], b" ", part.value].concat());
+                put(database, table, of, part.name, words.as_deref().unwrap_or(part.value))?;
+            }
+            What::RemoveWord(table) => {
+                let words = value(database, table, of, part.name)?.unwrap_or_default();
+                let others =
+                    words.split(|byte| *byte == b' ').filter(|word| !word.is_empty() && *word != part.value);
+                match others.collect::<Vec<_>>().join(&b' ') {
+                    none if none.is_empty() => remove(database, table, of, part.name)?,
+                    words => put(database, table, of, part.name, &words)?,
+                }
+            }
+            What::Enter(index) => enter(database, index, of, part.name, part.at)?,
             What::EnterNew(index) => {
                 let insert = "INSERT OR IGNORE INTO entries(idx, partition, name, at) VALUES(?, ?, ?, ?)";
                 let with = params![index.place(), of, part.name, part.at];

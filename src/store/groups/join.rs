@@ -1,5 +1,7 @@
 //! Joining: transitions of the outbox join their groups.
 
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::member::GroupsOf;
@@ -10,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::presence::MemberTransition;
 use crate::store::documents::Document;
 use crate::store::notification::GroupMember;
-use crate::store::{ChangeSet, Delivery, Destinations, Group, Index, MAX_CHANGES, OutboxEvent, Result};
+use crate::store::{Delivery, Destinations, Group, Index, MAX_CHANGES, OutboxEvent, Result};
 
 /// A transition that joins its groups.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +50,12 @@ pub struct JoinResult {
 }
 
 /// A group, and the transitions that join it, in order.
-struct JoinedGroup {
-    group: Group,
-    events: Vec<JoiningEvent>,
+struct JoinedGroup<'a> {
+    group: &'a Group,
+    events: Vec<JoiningEvent<'a>>,
 }
 
-impl JoinedGroup {
+impl JoinedGroup<'_> {
     fn has(&self, form: MemberTransition) -> bool {
         self.events.iter().any(|one| one.member.form == form)
     }
@@ -81,12 +83,14 @@ impl StoredGroups {
         capacity: &Capacity,
         now: Timestamp,
     ) -> Result<JoinResult> {
-        let mut of_groups: BTreeMap<String, JoinedGroup> = BTreeMap::new();
-        for (join, groups) in joins.iter().zip(self.groups_of(joins).await?) {
-            for group in groups {
-                let event = JoiningEvent::new(&join.event, destinations, now);
-                let new = || JoinedGroup { group: group.clone(), events: Vec::new() };
-                of_groups.entry(group.key.clone()).or_insert_with(new).events.push(event);
+        let members: Vec<GroupMember> = joins.iter().map(|join| GroupMember::new(&join.event)).collect();
+        let groups_of = self.groups_of(joins, &members).await?;
+        let mut of_groups: BTreeMap<&str, JoinedGroup<'_>> = BTreeMap::new();
+        for ((join, member), groups) in joins.iter().zip(&members).zip(&groups_of) {
+            for group in groups.iter() {
+                let event = JoiningEvent::new(&join.event, member, destinations, now);
+                let new = || JoinedGroup { group, events: Vec::new() };
+                of_groups.entry(&group.key).or_insert_with(new).events.push(event);
             }
         }
         let names = destinations.receivers().iter().map(String::as_str);
@@ -112,36 +116,36 @@ impl StoredGroups {
     }
 
     /// Answers the groups that others have changed meanwhile.
-    async fn try_to_join(
+    async fn try_to_join<'a>(
         &self,
-        groups: Vec<JoinedGroup>,
+        groups: Vec<JoinedGroup<'a>>,
         (destinations, is_first): (&Destinations, bool),
         (free, until): (&mut HashMap<&str, usize>, Timestamp),
         now: Timestamp,
         joined: &mut JoinResult,
-    ) -> Result<Vec<JoinedGroup>> {
-        let (new, known): (Vec<JoinedGroup>, Vec<JoinedGroup>) =
+    ) -> Result<Vec<JoinedGroup<'a>>> {
+        let (new, known): (Vec<JoinedGroup<'a>>, Vec<JoinedGroup<'a>>) =
             groups.into_iter().partition(|one| is_first && is_likely_new(one, destinations));
         let mut steps = self.expect_new(&new, (destinations, now));
         steps.extend(self.load(&known, (destinations, now)).await?);
-        let all: Vec<JoinedGroup> = new.into_iter().chain(known).collect();
+        let all: Vec<JoinedGroup<'a>> = new.into_iter().chain(known).collect();
         let mut sets = Vec::with_capacity(steps.len());
         for (step, one) in steps.iter_mut().zip(&all) {
-            one.events.iter().for_each(|event| step.join(event, &one.group));
+            one.events.iter().for_each(|event| step.join(event, one.group));
             step.seal_at_once()?;
             step.hand_out(free);
             sets.push(step.change_set(until)?);
         }
         let written = self.documents.write(&sets).await?;
         let mut open = Vec::new();
-        for ((one, step), is_written) in all.into_iter().zip(&steps).zip(written) {
+        for ((one, step), is_written) in all.into_iter().zip(steps).zip(written) {
             if !is_written {
                 step.give_back(free);
                 open.push(one);
                 continue;
             }
-            let (deliveries, has_queued) = step.handed_out();
             joined.sealed += step.count;
+            let (deliveries, has_queued) = step.handed_out();
             joined.has_queued |= has_queued;
             joined.deliveries.extend(deliveries);
         }
@@ -151,12 +155,12 @@ impl StoredGroups {
     /// Steps of groups that are likely new: reads nothing, and the change-set expects that nothing is stored.
     fn expect_new<'a>(
         &self,
-        groups: &[JoinedGroup],
+        groups: &[JoinedGroup<'_>],
         (destinations, now): (&'a Destinations, Timestamp),
     ) -> Vec<GroupStep<'a>> {
-        let step = |one: &JoinedGroup| {
+        let step = |one: &JoinedGroup<'_>| {
             let group = self.absent(&one.group.key);
-            GroupStep::new(one.group.key.clone(), group, None, (destinations, now), self.partitions())
+            GroupStep::new(group, None, (destinations, now), self.partitions())
         };
         groups.iter().map(step).collect()
     }
@@ -164,7 +168,7 @@ impl StoredGroups {
     /// Steps of groups, with their stored state.
     async fn load<'a>(
         &self,
-        groups: &[JoinedGroup],
+        groups: &[JoinedGroup<'_>],
         (destinations, now): (&'a Destinations, Timestamp),
     ) -> Result<Vec<GroupStep<'a>>> {
         if groups.is_empty() {
@@ -172,15 +176,14 @@ impl StoredGroups {
         }
         let keys: Vec<String> = groups.iter().map(|one| one.group.key.clone()).collect();
         let (stored, due) = tokio::try_join!(self.documents.read(&keys), self.groups_due(&keys))?;
-        let new =
-            |((key, stored), due)| GroupStep::new(key, stored, due, (destinations, now), self.partitions());
-        let mut steps: Vec<GroupStep> = keys.into_iter().zip(stored).zip(due).map(new).collect();
+        let new = |(stored, due)| GroupStep::new(stored, due, (destinations, now), self.partitions());
+        let mut steps: Vec<GroupStep> = stored.into_iter().zip(due).map(new).collect();
         let ending: Vec<usize> = (0..groups.len()).filter(|at| groups[*at].has_end()).collect();
         if !ending.is_empty() {
             // Read before the count: a member that begins to wait after it changes the version.
             self.load_versions(&mut steps, &ending).await?;
             let ranges: Vec<_> =
-                ending.iter().map(|at| of_group(&steps[*at].key, self.partitions())).collect();
+                ending.iter().map(|at| of_group(steps[*at].key(), self.partitions())).collect();
             for (at, count) in ending.iter().zip(self.documents.count_names(Index::Waiting, &ranges).await?) {
                 steps[*at].waiting = Some(count);
             }
@@ -206,7 +209,7 @@ impl StoredGroups {
     }
 
     /// Reads since when earlier returns of the units of silences wait, for routes that hold returns.
-    async fn load_returning(&self, steps: &mut [GroupStep<'_>], groups: &[JoinedGroup]) -> Result<()> {
+    async fn load_returning(&self, steps: &mut [GroupStep<'_>], groups: &[JoinedGroup<'_>]) -> Result<()> {
         let (mut asked, mut names) = (Vec::new(), Vec::new());
         for (at, one) in groups.iter().enumerate() {
             if steps[at].destination.pace.returns_wait().is_none() {
@@ -216,7 +219,7 @@ impl StoredGroups {
             for record in silences.filter_map(|event| event.event.record()) {
                 let unit = &record.id.unit;
                 names.push((self.partition(&one.group.key), returning_name(&one.group.key, unit)));
-                asked.push((at, unit.to_string()));
+                asked.push((at, unit.clone()));
             }
         }
         if names.is_empty() {
@@ -232,47 +235,50 @@ impl StoredGroups {
 
     /// The groups of each of these transitions, by its record. For a record without groups, stores the groups that
     /// the caller names.
-    async fn groups_of(&self, joins: &[Join]) -> Result<Vec<Vec<Group>>> {
-        let mut groups: Vec<Vec<Group>> = joins.iter().map(|join| join.groups.clone()).collect();
+    async fn groups_of<'a>(
+        &self,
+        joins: &'a [Join],
+        members: &[GroupMember],
+    ) -> Result<Vec<Cow<'a, [Group]>>> {
+        let mut groups: Vec<Cow<'a, [Group]>> =
+            joins.iter().map(|join| Cow::Borrowed(&join.groups[..])).collect();
         // The first of several transitions of one record decides.
-        let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
+        let mut first: HashMap<&str, usize> = HashMap::with_capacity(joins.len());
         let (mut open, mut later) = (Vec::new(), Vec::new());
-        for (at, join) in joins.iter().enumerate().filter(|(_, join)| join.event.record().is_some()) {
-            let GroupMember { id, form, .. } = GroupMember::new(&join.event);
-            match first.get(&id) {
-                Some(first) => later.push((at, *first)),
-                None => {
-                    first.insert(id.clone(), at);
-                    open.push((at, id, form == MemberTransition::Offline));
+        let of_record = joins.iter().zip(members).enumerate();
+        let of_record = of_record.filter(|(_, (join, _))| join.event.record().is_some());
+        for (at, (_, GroupMember { id, form, .. })) in of_record {
+            match first.entry(id) {
+                Entry::Occupied(first) => later.push((at, *first.get())),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(at);
+                    open.push((at, *form == MemberTransition::Offline));
                 }
             }
         }
         for round in 0..MAX_CHANGES {
             // The first event of a record is usually its silence: read nothing, and expect that nothing is stored.
-            let (new, known): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| round == 0 && one.2);
-            let names: Vec<String> = known.iter().map(|one| one.1.clone()).collect();
-            let mut sets: Vec<(usize, String, ChangeSet)> = Vec::new();
-            for (at, name, _) in new {
-                let change =
-                    self.documents.change(&self.absent(&name), Some(&GroupsOf(joins[at].groups.clone())))?;
-                sets.push((at, name, change));
+            let (new, known): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| round == 0 && one.1);
+            let names: Vec<String> = known.iter().map(|(at, _)| members[*at].id.clone()).collect();
+            let (mut places, mut sets) = (Vec::new(), Vec::new());
+            let mut choose = |at: usize, stored: &Document<GroupsOf>| -> Result<()> {
+                places.push(at);
+                sets.push(self.documents.change(stored, Some(&joins[at].groups))?);
+                Ok(())
+            };
+            for (at, _) in new {
+                choose(at, &self.absent(&members[at].id))?;
             }
             let stored: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
-            for ((at, name, _), stored) in known.into_iter().zip(stored) {
-                match &stored.value {
-                    Some(GroupsOf(stored)) if !stored.is_empty() => groups[at].clone_from(stored),
-                    _ => {
-                        let change =
-                            self.documents.change(&stored, Some(&GroupsOf(joins[at].groups.clone())))?;
-                        sets.push((at, name, change));
-                    }
+            for ((at, _), stored) in known.into_iter().zip(stored) {
+                match stored.value {
+                    Some(stored) if !stored.is_empty() => groups[at] = Cow::Owned(stored),
+                    _ => choose(at, &stored)?,
                 }
             }
-            let (places, sets): (Vec<(usize, String)>, Vec<ChangeSet>) =
-                sets.into_iter().map(|(at, name, set)| ((at, name), set)).unzip();
             let written = self.documents.write(&sets).await?;
             let lost = places.into_iter().zip(written).filter(|(_, is_written)| !is_written);
-            open = lost.map(|((at, name), _)| (at, name, false)).collect();
+            open = lost.map(|(at, _)| (at, false)).collect();
             if open.is_empty() {
                 later.into_iter().for_each(|(at, first)| groups[at] = groups[first].clone());
                 return Ok(groups);
@@ -283,7 +289,7 @@ impl StoredGroups {
 }
 
 /// Whether a group is likely not stored yet: it is the group of one silence that is notified at once.
-fn is_likely_new(one: &JoinedGroup, destinations: &Destinations) -> bool {
+fn is_likely_new(one: &JoinedGroup<'_>, destinations: &Destinations) -> bool {
     let [only] = &one.events[..] else { return false };
     let pace = destinations.of(&one.group.key).pace;
     let is_at_once = pace.wait.is_zero() && pace.lasts.is_zero() && !pace.is_shared;
@@ -291,7 +297,7 @@ fn is_likely_new(one: &JoinedGroup, destinations: &Destinations) -> bool {
 }
 
 /// Whether the step in which these transitions join may also seal the group.
-fn may_be_at_once(one: &JoinedGroup, step: &GroupStep<'_>) -> bool {
+fn may_be_at_once(one: &JoinedGroup<'_>, step: &GroupStep<'_>) -> bool {
     let pace = step.destination.pace;
     let is_at_once = pace.wait.is_zero() && (!pace.is_shared || one.has(MemberTransition::Online));
     is_at_once || one.has(MemberTransition::Blind)

@@ -20,7 +20,7 @@ impl StoredGroups {
         names: &[(usize, String)],
     ) -> Result<()> {
         for names in names.chunks(MEMBERS_READ) {
-            let cell = |(at, name): &(usize, String)| member_cell(&steps[*at].key, name, self.partitions());
+            let cell = |(at, name): &(usize, String)| member_cell(steps[*at].key(), name, self.partitions());
             let documents =
                 self.documents.read_cells::<StoredMember>(names.iter().map(cell).collect()).await?;
             for ((at, name), document) in names.iter().zip(documents) {
@@ -31,7 +31,7 @@ impl StoredGroups {
     }
 
     pub(super) async fn load_versions(&self, steps: &mut [GroupStep<'_>], of: &[usize]) -> Result<()> {
-        let keys: Vec<String> = of.iter().map(|at| steps[*at].key.clone()).collect();
+        let keys: Vec<String> = of.iter().map(|at| steps[*at].key().to_owned()).collect();
         for (at, version) in of.iter().zip(self.documents.read::<GroupVersion>(&keys).await?) {
             steps[*at].version = Some(version);
         }
@@ -45,7 +45,7 @@ impl StoredGroups {
         if of.is_empty() {
             return Ok(());
         }
-        let ranges: Vec<_> = of.iter().map(|at| of_group(&steps[*at].key, self.partitions())).collect();
+        let ranges: Vec<_> = of.iter().map(|at| of_group(steps[*at].key(), self.partitions())).collect();
         for (at, count) in of.iter().zip(self.documents.count_names(Index::Lasting, &ranges).await?) {
             steps[*at].lasting = count;
         }
@@ -54,7 +54,7 @@ impl StoredGroups {
         if of.is_empty() {
             return Ok(());
         }
-        let keys: Vec<&str> = of.iter().map(|at| steps[*at].key.as_str()).collect();
+        let keys: Vec<&str> = of.iter().map(|at| steps[*at].key()).collect();
         let next = self.documents.numbers::<StoredGroup>(Index::Reminders, &keys).await?;
         for (at, next) in of.into_iter().zip(next) {
             steps[at].reminder = next;
@@ -69,7 +69,7 @@ impl StoredGroups {
         of: Vec<(usize, String)>,
     ) -> Result<()> {
         let cell = |(at, receiver): &(usize, String)| {
-            let key = &steps[*at].key;
+            let key = steps[*at].key();
             Lane::cell(receiver, self.partition(key), key)
         };
         let lanes = self.documents.read_cells(of.iter().map(cell).collect()).await?;

@@ -139,9 +139,7 @@ impl TableValue for StoredMember {
 /// Groups follow from the configuration and from labels, and both may change while a unit is offline. Without stored
 /// groups, its return would join another group, which was never notified of the silence. This also keeps the events
 /// of one record in order: the return waits behind its silence in the same lane.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(in crate::store) struct GroupsOf(pub Vec<Group>);
+pub(in crate::store) type GroupsOf = Vec<Group>;
 
 impl TableValue for GroupsOf {
     type Name = String;

@@ -37,14 +37,14 @@ impl StoredGroups {
         let of: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
         let mut cells = Vec::new();
         for (record, groups) in records.iter().zip(&of) {
-            for group in groups.value.iter().flat_map(|groups| &groups.0) {
+            for group in groups.value.iter().flatten() {
                 let names = names_of(&name_of(record), record.detected_at);
                 cells.extend(names.map(|name| member_cell(&group.key, &name, self.partitions())));
             }
         }
         let mut members = self.documents.read_cells::<StoredMember>(cells).await?.into_iter();
         let memberships = of.into_iter().map(|groups| {
-            let groups = groups.value.into_iter().flat_map(|groups| groups.0);
+            let groups = groups.value.into_iter().flatten();
             let of_group = groups.flat_map(|group| {
                 let of_record = members.by_ref().take(2).filter_map(|one| one.value);
                 let of_record: Vec<Membership> =

@@ -127,7 +127,7 @@ impl StoredGroups {
             return Ok(None);
         };
         let of = self.documents.one::<GroupsOf>(&member.to_owned()).await?;
-        let groups = of.value.into_iter().flat_map(|of| of.0);
+        let groups = of.value.into_iter().flatten();
         Ok(groups.into_iter().find(|group| group.key == key).map(|group| group.labels))
     }
 }

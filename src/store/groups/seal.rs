@@ -100,7 +100,7 @@ impl StoredGroups {
         let groups = self.documents.read(&keys).await?;
         let new = |(entry, group): (&IndexEntry, _)| {
             let at = Some(Timestamp::from_millis(entry.at));
-            GroupStep::new(entry.name.clone(), group, at, (destinations, now), self.partitions())
+            GroupStep::new(group, at, (destinations, now), self.partitions())
         };
         let mut steps: Vec<GroupStep> = due.iter().zip(groups).map(new).collect();
         let open: Vec<usize> = (0..steps.len()).filter(|at| !steps[*at].hold()).collect();
@@ -135,7 +135,7 @@ impl StoredGroups {
     /// The first waiting members of these groups, in order: as many as a notification may have, and one more.
     async fn load_waiting(&self, steps: &[GroupStep<'_>], of: &[usize]) -> Result<Vec<Vec<WaitingName>>> {
         let range = |at: &usize| {
-            [false, true].map(|is_silence| waiting_in(&steps[*at].key, self.partitions(), is_silence))
+            [false, true].map(|is_silence| waiting_in(steps[*at].key(), self.partitions(), is_silence))
         };
         let ranges: Vec<_> = of.iter().flat_map(range).collect();
         let names = self.documents.names(Index::Waiting, &ranges, MAX_MEMBERS + 1).await?;

@@ -9,7 +9,7 @@ use super::names::{WaitingName, lasting_name, member_name, returning_name};
 use super::sealed::SealedMembers;
 use crate::clock::Timestamp;
 use crate::presence::{
-    GroupTimes, Joining, Left, MemberTransition, Sealed, Stage, WaitingMember, is_detected_again,
+    GroupTimes, Joining, Left, MemberTransition, Sealed, Stage, Unit, WaitingMember, is_detected_again,
 };
 use crate::store::documents::Document;
 use crate::store::lane::{Lane, append, owe};
@@ -24,28 +24,28 @@ use crate::store::{
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A transition that joins a group.
-pub(super) struct JoiningEvent {
-    pub event: OutboxEvent,
-    pub member: GroupMember,
+pub(super) struct JoiningEvent<'a> {
+    pub event: &'a OutboxEvent,
+    pub member: &'a GroupMember,
     /// Until when its silence is held.
     pub held_until: Option<Timestamp>,
 }
 
-impl JoiningEvent {
-    pub fn new(event: &OutboxEvent, destinations: &Destinations, now: Timestamp) -> JoiningEvent {
+impl<'a> JoiningEvent<'a> {
+    pub fn new(
+        event: &'a OutboxEvent,
+        member: &'a GroupMember,
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> JoiningEvent<'a> {
         let held_until = event.record().and_then(|record| destinations.silence_held_until(record, now));
-        JoiningEvent { event: event.clone(), member: GroupMember::new(event), held_until }
-    }
-
-    /// The names that its member may have.
-    pub fn names(&self) -> [String; 2] {
-        names_of(&self.member.id, self.member.detected_at)
+        JoiningEvent { event, member, held_until }
     }
 
     /// The names of the members that its step reads.
-    pub fn read(&self) -> impl Iterator<Item = String> {
+    pub fn read(&self) -> impl Iterator<Item = String> + use<> {
         let begin = begin_of_blindness(&self.member.id).map(str::to_owned);
-        self.names().into_iter().chain(begin)
+        names_of(&self.member.id, self.member.detected_at).into_iter().chain(begin)
     }
 }
 
@@ -98,7 +98,7 @@ impl MemberEntries {
 struct SealedGroup {
     id: String,
     /// The stored form.
-    body: Arc<[u8]>,
+    body: Vec<u8>,
     /// `Some` if its deliveries may be leased to the caller: it has only silences, and is small enough for a second
     /// copy.
     notification: Option<Notification>,
@@ -111,7 +111,6 @@ const HANDED_OUT: usize = 100;
 
 /// The state of a group that was read, and the decisions.
 pub(super) struct GroupStep<'a> {
-    pub key: String,
     pub destination: Arc<Destination>,
     others: Vec<&'a String>,
     destinations: &'a Destinations,
@@ -121,7 +120,7 @@ pub(super) struct GroupStep<'a> {
     after: StoredGroup,
     due: Option<Timestamp>,
     next_due: Option<Timestamp>,
-    members: BTreeMap<String, KnownMember>,
+    members: BTreeMap<String, Box<KnownMember>>,
     /// Entries of members that wait no longer, whatever their cells say.
     stray: Vec<String>,
     /// Expected unchanged if all waiting members were read: a member that begins to wait meanwhile changes it.
@@ -133,7 +132,7 @@ pub(super) struct GroupStep<'a> {
     pub reminder: Option<Timestamp>,
     next_reminder: Option<Timestamp>,
     /// Since when returns wait, by unit.
-    pub returning: HashMap<String, Timestamp>,
+    pub returning: HashMap<Unit, Timestamp>,
     /// The lanes of receivers.
     pub lanes: BTreeMap<String, Document<Lane>>,
     sealed: Option<SealedGroup>,
@@ -143,20 +142,18 @@ pub(super) struct GroupStep<'a> {
 
 impl<'a> GroupStep<'a> {
     pub fn new(
-        key: String,
         group: Document<StoredGroup>,
         due: Option<Timestamp>,
         (destinations, now): (&'a Destinations, Timestamp),
         partitions: u16,
     ) -> GroupStep<'a> {
-        let destination = destinations.of(&key);
+        let destination = destinations.of(&group.name);
         GroupStep {
             others: destinations.others(&destination),
             destination,
             destinations,
             now,
-            partition: partition_of_group(&key, partitions),
-            key,
+            partition: partition_of_group(&group.name, partitions),
             after: group.value.clone().unwrap_or_default(),
             group,
             due,
@@ -175,6 +172,11 @@ impl<'a> GroupStep<'a> {
         }
     }
 
+    /// The key of the group.
+    pub fn key(&self) -> &str {
+        &self.group.name
+    }
+
     /// Adds a member that was read.
     pub fn know(&mut self, name: &str, mut before: Document<StoredMember>) {
         let after = before.value.take();
@@ -182,7 +184,8 @@ impl<'a> GroupStep<'a> {
         if was.silence_name(name).is_some() {
             before = before.without_stored();
         }
-        self.members.insert(name.to_owned(), KnownMember { before, was, after, is_changed: false });
+        let known = KnownMember { before, was, after, is_changed: false };
+        self.members.insert(name.to_owned(), Box::new(known));
     }
 
     fn times(&self) -> GroupTimes {
@@ -190,24 +193,24 @@ impl<'a> GroupStep<'a> {
     }
 
     /// The name of the member of a transition, and the member.
-    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<&StoredMember>) {
-        let [name, again] = joining.names();
+    fn member_of(&self, joining: &JoiningEvent<'_>) -> (String, Option<&StoredMember>) {
+        let GroupMember { id: name, detected_at, form, .. } = joining.member;
         let known = |name: &str| self.members.get(name).and_then(|known| known.after.as_ref());
-        let first = known(&name);
-        let detected_at = joining.member.detected_at;
+        let first = known(name);
         let is_other =
-            |known: &StoredMember| is_detected_again(known.stage, known.detected_at(), detected_at);
+            |known: &StoredMember| is_detected_again(known.stage, known.detected_at(), *detected_at);
         // An ended member is removed after some time, and its silence may have been detected again before.
-        if !first.map_or(joining.member.form.is_end(), is_other) {
-            return (name, first);
+        if !first.map_or(form.is_end(), is_other) {
+            return (name.clone(), first);
         }
+        let [name, again] = names_of(name, *detected_at);
         let second = known(&again);
         if first.is_some() || second.is_some() { (again, second) } else { (name, None) }
     }
 
     /// Lets a transition join.
-    pub fn join(&mut self, joining: &JoiningEvent, group: &Group) {
-        let JoiningEvent { event, member, held_until } = joining;
+    pub fn join(&mut self, joining: &JoiningEvent<'_>, group: &Group) {
+        let JoiningEvent { event, member, held_until } = *joining;
         let (pace, now) = (self.destination.pace, self.now);
         let (name, known) = self.member_of(joining);
         let stage = known.map(|known| known.stage);
@@ -228,14 +231,14 @@ impl<'a> GroupStep<'a> {
             }
             return;
         }
-        let unit = event.record().map(|record| record.id.unit.to_string());
+        let unit = event.record().map(|record| &record.id.unit);
         let joining = Joining {
             form,
             deadline: member.deadline,
-            held_until: *held_until,
-            returning: unit.as_deref().and_then(|unit| self.returning.get(unit)).copied(),
+            held_until,
+            returning: unit.and_then(|unit| self.returning.get(unit)).copied(),
             lasting: self.lasting,
-            group_held_until: self.destinations.held_until(&self.key, now),
+            group_held_until: self.destinations.held_until(self.key(), now),
         };
         let mut times = self.times();
         let since = times.join(joining, pace, now);
@@ -243,7 +246,7 @@ impl<'a> GroupStep<'a> {
         self.waiting = self.waiting.map(|waiting| waiting + usize::from(!waited));
         if let Some(unit) = unit.filter(|_| form == MemberTransition::Online && pace.returns_wait().is_some())
         {
-            self.returning.insert(unit, since);
+            self.returning.insert(unit.clone(), since);
         }
         self.change(&name, after.waiting(told, since, event.clone()));
         self.after.labels.get_or_insert_with(|| group.labels.clone());
@@ -251,9 +254,9 @@ impl<'a> GroupStep<'a> {
 
     fn change(&mut self, name: &str, after: StoredMember) {
         let known = self.members.entry(name.to_owned()).or_insert_with(|| {
-            let name = member_name(&self.key, name);
+            let name = member_name(&self.group.name, name);
             let before = Document::absent(Cell { table: Table::Members, partition: self.partition, name });
-            KnownMember { before, was: MemberEntries::default(), after: None, is_changed: true }
+            Box::new(KnownMember { before, was: MemberEntries::default(), after: None, is_changed: true })
         });
         (known.after, known.is_changed) = (Some(after), true);
     }
@@ -272,7 +275,7 @@ impl<'a> GroupStep<'a> {
 
     /// Sets the next check of the group to the end of its hold. Answers whether the group is held.
     pub fn hold(&mut self) -> bool {
-        let held_until = self.destinations.held_until(&self.key, self.now);
+        let held_until = self.destinations.held_until(self.key(), self.now);
         if held_until.is_some() {
             self.next_due = held_until;
         }
@@ -311,7 +314,7 @@ impl<'a> GroupStep<'a> {
         self.notify(&ready, before)?;
         let pace = self.destination.pace;
         if self.sealed.is_some() {
-            self.after = self.after.clone().with_sealed(times.sealed_now(pace, self.now));
+            self.after = std::mem::take(&mut self.after).with_sealed(times.sealed_now(pace, self.now));
         }
         let left = waiting.iter().map(|one| (one.is_silence, one.since));
         let left = Left::of(left, pace.is_last(self.lasting), pace, self.now);
@@ -321,20 +324,19 @@ impl<'a> GroupStep<'a> {
 
     /// Extends the waits of held silences, so that no held silence is sealed now.
     fn hold_silences(&mut self, waiting: &mut Vec<WaitingName>, ready: &mut Vec<WaitingName>) {
-        let (mut held, mut lost) = (HashMap::new(), HashSet::new());
+        let (key, mut held, mut lost) = (&self.group.name, HashMap::new(), HashSet::new());
         for one in &*ready {
             let known = self.members.get_mut(&one.member);
             let known = known.and_then(|known| Some((known.after.as_mut()?, &mut known.is_changed)));
             let waits =
                 |member: &StoredMember| member.waits.as_ref().map(|wait| wait.since()) == Some(one.since);
             let Some((member, is_changed)) = known.filter(|(member, _)| waits(member)) else {
-                self.stray.push(one.text(&self.key));
+                self.stray.push(one.text(&self.group.name));
                 lost.insert(one.member.clone());
                 continue;
             };
             let record = member.record().filter(|_| one.is_silence);
-            let until =
-                record.and_then(|record| self.destinations.member_held_until(&self.key, record, self.now));
+            let until = record.and_then(|record| self.destinations.member_held_until(key, record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
                 **wait = MemberWait::new(until - self.destination.pace.wait, wait.event.clone());
                 *is_changed = true;
@@ -356,9 +358,8 @@ impl<'a> GroupStep<'a> {
         for WaitingName { member: name, .. } in ready {
             let begin = begin_of_blindness(name);
             let notified_of_begin = begin.and_then(|begin| self.end_blindness(begin));
-            let Some(KnownMember { after: Some(member), is_changed, .. }) = self.members.get_mut(name) else {
-                continue;
-            };
+            let known = self.members.get_mut(name).map(|known| &mut **known);
+            let Some(KnownMember { after: Some(member), is_changed, .. }) = known else { continue };
             let Some(wait) = member.waits.take() else { continue };
             *is_changed = true;
             member.told = member.told.take().or(notified_of_begin);
@@ -386,8 +387,9 @@ impl<'a> GroupStep<'a> {
         if told.is_empty() {
             return Ok(());
         }
-        let group = Group { key: self.key.clone(), labels: self.after.labels.clone().unwrap_or_default() };
-        let id = sealed.id(&self.key);
+        let labels = self.after.labels.clone().unwrap_or_default();
+        let group = Group { key: self.key().to_owned(), labels };
+        let id = sealed.id(self.key());
         let may_be_leased = sealed.has_only_silences() && ready.len() <= HANDED_OUT;
         let notification = Notification {
             lasting: pace.is_shared.then_some(self.lasting as u64),
@@ -395,7 +397,7 @@ impl<'a> GroupStep<'a> {
             ..sealed.notification(group, now, receivers, &told)
         };
         let told = told.into_iter().map(|name| (name, false)).collect();
-        let body = notification.stored()?.into();
+        let body = notification.stored()?;
         self.sealed =
             Some(SealedGroup { id, body, notification: may_be_leased.then_some(notification), told });
         Ok(())
@@ -442,16 +444,19 @@ impl<'a> GroupStep<'a> {
     }
 
     /// The deliveries that are leased to the caller, and whether others wait.
-    pub fn handed_out(&self) -> (Vec<Delivery>, bool) {
-        let Some(SealedGroup { id, notification, told, .. }) = &self.sealed else {
+    pub fn handed_out(self) -> (Vec<Delivery>, bool) {
+        let Some(SealedGroup { id, notification, told, .. }) = self.sealed else {
             return (Vec::new(), false);
         };
-        let leased = told.iter().filter(|(_, is_leased)| *is_leased);
-        let delivery = |(receiver, _): &(String, bool)| {
-            let delivery = notification.clone()?.delivery(Delivery::id_of(id, receiver), receiver, 1);
-            Some(Delivery { is_alone: told.len() == 1, ..delivery })
+        let leased: Vec<&String> =
+            told.iter().filter(|(_, is_leased)| *is_leased).map(|(receiver, _)| receiver).collect();
+        let has_queued = leased.len() < told.len();
+        let copies = notification.into_iter().flat_map(|one| std::iter::repeat_n(one, leased.len()));
+        let delivery = |(notification, receiver): (Notification, &String)| {
+            let delivery = notification.delivery(Delivery::id_of(&id, receiver), receiver, 1);
+            Delivery { is_alone: told.len() == 1, ..delivery }
         };
-        (leased.filter_map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))
+        (copies.zip(leased.iter().copied()).map(delivery).collect(), has_queued)
     }
 
     /// Schedules another check soon, because other members may begin to wait meanwhile that this step does not see.
@@ -466,9 +471,9 @@ impl<'a> GroupStep<'a> {
     /// The change-set, which expects the state that was read. Its parts have a fixed order, so that steps of one
     /// shape are written together.
     pub fn change_set(&self, until: Timestamp) -> Result<ChangeSet> {
-        let key = self.key.as_str();
-        let changed: Vec<(&String, &KnownMember)> =
-            self.members.iter().filter(|(_, known)| known.is_changed).collect();
+        let key = self.key();
+        let changed = self.members.iter().map(|(name, known)| (name, &**known));
+        let changed: Vec<(&String, &KnownMember)> = changed.filter(|(_, known)| known.is_changed).collect();
         let is_same = changed.is_empty() && self.stray.is_empty() && self.next_due == self.due;
         let mut set = ChangeSet::of(self.partition);
         if is_same {
@@ -521,15 +526,12 @@ impl<'a> GroupStep<'a> {
 
     /// A group in which nothing has waited needs no labels: a storm has such a group for each unit.
     fn group_after(&self) -> StoredGroup {
-        let remains = |known: &KnownMember| {
-            known
-                .after
-                .as_ref()
-                .is_some_and(|member| member.waits.is_some() || member.lasts_since().is_some())
-        };
-        let has_labels = self.group.value.as_ref().is_some_and(|group| group.labels.is_some());
-        let labels = self.after.labels.clone().filter(|_| has_labels || self.members.values().any(remains));
-        StoredGroup { labels, ..self.after.clone() }
+        let remains = |member: &StoredMember| member.waits.is_some() || member.lasts_since().is_some();
+        let had_labels = self.group.value.as_ref().is_some_and(|group| group.labels.is_some());
+        let has_labels =
+            had_labels || self.members.values().any(|known| known.after.as_ref().is_some_and(remains));
+        let labels = self.after.labels.as_ref().filter(|_| has_labels).cloned();
+        StoredGroup { labels, sealed: self.after.sealed }
     }
 
     /// The added and removed entries of changed members, removals first, because a name may be in both.
@@ -539,11 +541,11 @@ impl<'a> GroupStep<'a> {
         for (is_after, at) in [(false, None), (true, Some(0))] {
             for (name, known) in changed {
                 let of = if is_after { known.is() } else { known.was };
-                waiting.extend(of.waiting_name(name).map(|one| (one.text(&self.key), at)));
-                lasting.extend(of.lasts.map(|since| (lasting_name(&self.key, since, name), at)));
+                waiting.extend(of.waiting_name(name).map(|one| (one.text(self.key()), at)));
+                lasting.extend(of.lasts.map(|since| (lasting_name(self.key(), since, name), at)));
                 let since = of.waits.filter(|_| of.is_back && returns_wait).map(|(_, since)| since);
                 returning.extend(since.zip(of_member(name)).map(|(since, (_, id))| {
-                    (returning_name(&self.key, &id.unit), at.map(|_| since.as_millis()))
+                    (returning_name(self.key(), &id.unit), at.map(|_| since.as_millis()))
                 }));
             }
         }
@@ -553,9 +555,9 @@ impl<'a> GroupStep<'a> {
     /// A change-set that also appends the notification to each lane. `until`: when leases end.
     fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
         let Some(SealedGroup { id, body, told, .. }) = &self.sealed else { return Ok(set) };
-        set = owe(set.put_stored(Table::Notifications, id, body), id, told.len());
+        set = owe(set.put(Table::Notifications, id, Some(body)), id, told.len());
         for (receiver, is_leased) in told {
-            let new = Document::absent(Lane::cell(receiver, self.partition, &self.key));
+            let new = Document::absent(Lane::cell(receiver, self.partition, self.key()));
             let lane = self.lanes.get(receiver).unwrap_or(&new);
             let at = if *is_leased { until } else { self.now };
             set = append(set, lane, receiver, &[id], (at, *is_leased))?;

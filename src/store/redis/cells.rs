@@ -16,10 +16,10 @@ use super::due_members::due_members;
 use super::fields::{FieldScan, HashField};
 use super::key_scan::KeyScan;
 use super::topology::ScriptCall;
-use crate::store::change_set::{Shape, What, batches};
+use crate::store::change_set::{Shape, What, alike, batches};
 use crate::store::{
-    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, NameRange,
-    ReceiverName, Result, Table, Unreadable,
+    Cell, CellCursor, CellPage, Cells, ChangePart, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange,
+    NameRange, ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
 
@@ -40,27 +40,36 @@ const PAGES: u32 = 32;
 
 /// Change-sets of one shape in one partition.
 struct Block<'a> {
-    partition: u16,
-    shape: &'a Shape,
     /// The positions of its change-sets among all.
     places: &'a [usize],
+    sets: Vec<&'a ChangeSet>,
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    fn new(sets: &'a [ChangeSet], places: &'a [usize]) -> Block<'a> {
+        Block { places, sets: places.iter().map(|at| &sets[*at]).collect() }
+    }
+
+    fn partition(&self) -> u16 {
+        self.sets[0].partition
+    }
+
     /// The number of parts of all its change-sets.
     fn parts(&self) -> usize {
-        self.places.len() * parts_of(self.shape)
+        self.sets.len() * self.sets[0].len()
+    }
+
+    /// The parts of a column of the shape, which begins at this part: the first of every change-set, the second of
+    /// every change-set, and so on.
+    fn column(&self, from: usize, times: usize) -> impl Iterator<Item = ChangePart<'a>> {
+        (from..from + times).flat_map(|at| self.sets.iter().map(move |set| set.part(at)))
     }
 }
 
-fn parts_of(shape: &Shape) -> usize {
-    shape.iter().map(|(_, times)| times).sum()
-}
-
-/// The change-sets at these positions, in blocks that fit into a call.
-fn blocks<'a>((partition, shape): &'a (u16, Shape), places: &'a [usize]) -> impl Iterator<Item = Block<'a>> {
-    let most = (PARTS / parts_of(shape).max(1)).max(1);
-    places.chunks(most).map(|places| Block { partition: *partition, shape, places })
+/// These change-sets, which are alike, in blocks that fit into a call.
+fn blocks<'a>(sets: &'a [ChangeSet], places: &'a [usize]) -> impl Iterator<Item = Block<'a>> {
+    let most = (PARTS / sets[places[0]].len()).max(1);
+    places.chunks(most).map(|places| Block::new(sets, places))
 }
 
 #[async_trait]
@@ -86,16 +95,13 @@ impl Cells for RedisEngine {
 
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
         // A change-set without parts counts as applied.
-        let mut written: Vec<bool> = sets.iter().map(|set| set.parts.is_empty()).collect();
-        for batch in batches(sets) {
-            let mut alike: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
-            for at in batch.into_iter().filter(|at| !sets[*at].parts.is_empty()) {
-                alike.entry((sets[at].partition, sets[at].shape())).or_default().push(at);
-            }
-            let blocks = alike.iter().flat_map(|(of, places)| blocks(of, places)).collect();
+        let mut written: Vec<bool> = sets.iter().map(ChangeSet::is_empty).collect();
+        for mut batch in batches(sets) {
+            batch.retain(|at| !sets[*at].is_empty());
+            let blocks = alike(sets, &mut batch).flat_map(|places| blocks(sets, places)).collect();
             let steps = self.calls(blocks).into_iter().map(|call| {
-                let slot = self.keys.slot(call[0].partition);
-                (slot, self.write_blocks(slot, sets, call))
+                let slot = self.keys.slot(call[0].partition());
+                (slot, self.write_blocks(slot, call))
             });
             for (at, is_written) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
                 written[at] = is_written;
@@ -311,7 +317,9 @@ impl RedisEngine {
         for block in blocks {
             parts += block.parts();
             match calls.last_mut() {
-                Some(call) if parts <= PARTS && (is_one_server || call[0].partition == block.partition) => {
+                Some(call)
+                    if parts <= PARTS && (is_one_server || call[0].partition() == block.partition()) =>
+                {
                     call.push(block);
                 }
                 _ => {
@@ -323,26 +331,21 @@ impl RedisEngine {
         calls
     }
 
-    async fn write_blocks(
-        &self,
-        slot: u16,
-        sets: &[ChangeSet],
-        blocks: Vec<Block<'_>>,
-    ) -> Result<Vec<(usize, bool)>> {
+    async fn write_blocks(&self, slot: u16, blocks: Vec<Block<'_>>) -> Result<Vec<(usize, bool)>> {
         let mut call = ScriptCall::of(&self.scripts.write_cells);
-        for Block { partition, shape, places } in &blocks {
-            let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
-            call.arg(alike.len()).arg(shape.len());
-            self.add_columns(&mut call, *partition, shape, &alike);
-            add_names(&mut call, shape, &alike);
+        for block in &blocks {
+            let shape = block.sets[0].shape();
+            call.arg(block.sets.len()).arg(shape.len());
+            self.add_columns(&mut call, &shape, block);
+            add_names(&mut call, &shape, block);
         }
         let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, call).await?;
         Ok(blocks.iter().flat_map(|block| block.places).copied().zip(written).collect())
     }
 
     /// Adds the keys of the columns, the sort of each column, and how many names a change-set has in it.
-    fn add_columns(&self, call: &mut ScriptCall<'_>, partition: u16, shape: &Shape, sets: &[&ChangeSet]) {
-        let mut from = 0;
+    fn add_columns(&self, call: &mut ScriptCall<'_>, shape: &Shape, block: &Block<'_>) {
+        let (partition, mut from) = (block.partition(), 0);
         for (what, times) in shape {
             let word = match what {
                 What::Has(_) => "has",
@@ -350,6 +353,8 @@ impl RedisEngine {
                 What::Put(_) => "put",
                 What::Remove(_) => "remove",
                 What::Add(_) => "add",
+                What::AddWord(_) => "add_word",
+                What::RemoveWord(_) => "remove_word",
                 What::IsAt(_) => "is_at",
                 What::IsOff(_) => "is_off",
                 What::Enter(_) => "enter",
@@ -361,7 +366,9 @@ impl RedisEngine {
                 | What::Lacks(table)
                 | What::Put(table)
                 | What::Remove(table)
-                | What::Add(table) => {
+                | What::Add(table)
+                | What::AddWord(table)
+                | What::RemoveWord(table) => {
                     (self.keys.cells(partition, *table), table.is_paged().then_some(*table))
                 }
                 What::IsAt(index)
@@ -373,9 +380,8 @@ impl RedisEngine {
             match paged {
                 None => call.key(key).arg(word),
                 Some(table) => {
-                    for part in (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]))
-                    {
-                        call.key(self.keys.cell(partition, table, &part.name));
+                    for part in block.column(from, *times) {
+                        call.key(self.keys.cell(partition, table, part.name));
                     }
                     call.arg(format!("{word}@"))
                 }
@@ -431,20 +437,19 @@ impl RedisEngine {
 }
 
 /// The names of all columns, each with its values or numbers, in the order of `write_cells.lua`.
-fn add_names(call: &mut ScriptCall<'_>, shape: &Shape, sets: &[&ChangeSet]) {
+fn add_names(call: &mut ScriptCall<'_>, shape: &Shape, block: &Block<'_>) {
     let mut from = 0;
     for (what, times) in shape {
-        let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
-        for part in parts() {
+        for part in block.column(from, *times) {
             match what {
-                What::Put(_) => call.arg(&*part.name).arg(&*part.value),
-                What::Enter(_) | What::EnterNew(_) => call.arg(part.at).arg(&*part.name),
-                _ => call.arg(&*part.name),
+                What::Put(_) => call.arg(part.name).arg(part.value),
+                What::Enter(_) | What::EnterNew(_) => call.arg(part.at).arg(part.name),
+                _ => call.arg(part.name),
             };
         }
-        for part in parts() {
+        for part in block.column(from, *times) {
             match what {
-                What::Has(_) => call.arg(&*part.value),
+                What::Has(_) | What::AddWord(_) | What::RemoveWord(_) => call.arg(part.value),
                 What::IsAt(_) | What::Add(_) => call.arg(part.at),
                 _ => break,
             };

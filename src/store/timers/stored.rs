@@ -73,8 +73,9 @@ impl TableValue for WaitingTimer {
     type Name = TimerId;
     const TABLE: Table = Table::Timers;
 
-    fn encode(&self) -> Result<Vec<u8>> {
-        Ok(self.text().into_bytes())
+    fn encode_into(&self, stored: &mut Vec<u8>) -> Result<()> {
+        stored.extend_from_slice(self.text().as_bytes());
+        Ok(())
     }
 
     fn decode(stored: &[u8]) -> Result<WaitingTimer> {

@@ -337,12 +337,12 @@ impl StoredTimers {
 
     /// The lanes of a timer; `None`: it does not wait unchanged.
     async fn lanes_of(&self, firing: &Firing) -> Result<Option<Vec<Document<Lane>>>> {
-        let (partition, expected) = (firing.changes.partition, &firing.changes.parts[0]);
-        let timer = Cell { table: Table::Timers, partition, name: expected.name.to_string() };
+        let (partition, expected) = (firing.changes.partition, firing.changes.part(0));
+        let timer = Cell { table: Table::Timers, partition, name: expected.name.to_owned() };
         let mut cells = vec![timer];
         cells.extend(firing.receivers.iter().map(|(receiver, _)| firing.lane(receiver)));
         let mut stored = self.engine.read_cells(&cells).await?.into_iter().zip(cells);
-        let is_same = stored.next().is_some_and(|(stored, _)| stored.as_deref() == Some(&*expected.value));
+        let is_same = stored.next().is_some_and(|(stored, _)| stored.as_deref() == Some(expected.value));
         let mut lanes = Vec::with_capacity(firing.receivers.len());
         for (stored, cell) in stored {
             lanes.push(self.documents.document(cell, stored).await?);

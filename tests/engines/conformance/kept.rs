@@ -101,12 +101,13 @@ impl<G: Ground> World<G> {
     async fn forgets_all_attempts(&self) {
         self.record_of_attempts().forget(&self.partitions(), self.hours(99)).await.unwrap();
         assert_eq!(self.attempts(Timestamp::ZERO).await, []);
-        for index in [Index::AttemptsWritten, Index::AttemptsOf] {
-            assert_eq!(self.engine.entries(index, &self.partitions(), i64::MAX, 10).await.unwrap(), []);
-        }
-        for partition in self.partitions() {
-            assert_eq!(self.engine.all_cells(Table::Attempts, partition).await.unwrap().len(), 0);
-            assert_eq!(self.engine.all_cells(Table::Counts, partition).await.unwrap().len(), 0);
+        let partitions = self.partitions();
+        let written = self.engine.entries(Index::AttemptsWritten, &partitions, i64::MAX, 10).await;
+        assert_eq!(written.unwrap(), []);
+        for partition in partitions {
+            for table in [Table::Attempts, Table::AttemptsOf, Table::Counts] {
+                assert_eq!(self.engine.all_cells(table, partition).await.unwrap().len(), 0, "{table}");
+            }
         }
     }
 }

@@ -17,14 +17,14 @@
 --       is_off  the zset has none of these members
 --       put     writes fields with values
 --       remove  removes fields
---       add     adds to the numbers in fields
+--       add     adds to the numbers in fields; add_word adds to their words, remove_word removes words; never on pages
 --       enter   writes members with scores; enter_new only members that are absent
 --       leave   removes members
 --
 -- Returns for each change-set 1 if it is written, else 0.
 
 -- The number of words of a name in a column.
-local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, enter = 2, enter_new = 2, leave = 1 }
+local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, add_word = 2, remove_word = 2, enter = 2, enter_new = 2, leave = 1 }
 -- The most words of a command, because the stack of a script is limited: an even number, for pairs.
 local MOST = 2000
 
@@ -47,7 +47,9 @@ while at <= #ARGV do
 end
 
 -- The keys that were read. A key of a wrong type fails before any write: Redis does not undo a script.
-local known, sums = {}, {}
+local known = {}
+-- Values that are edited, by key and field.
+local edited = {}
 local function key_of(column, at)
   return column.pages and KEYS[column.pages + at] or column.key
 end
@@ -101,16 +103,30 @@ local read = {
     end)
   end,
   is_off = function(column) each(scores, column, is_there) end,
-  add = function(column)
-    each(fields, column, function(now, at)
-      local key = key_of(column, at)
-      sums[key] = sums[key] or {}
-      sums[key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
-    end)
-  end,
   put = try_hash, remove = try_hash,
   enter = try_zset, enter_new = try_zset, leave = try_zset,
 }
+-- The value of a field after an edit; nil removes the field.
+local edit = {
+  add = function(now, more)
+    local sum = (tonumber(string.match(now or '', '^%-?%d+$')) or 0) + tonumber(more)
+    return sum ~= 0 and string.format('%.0f', sum) or nil
+  end,
+  add_word = function(now, word) return now and now .. ' ' .. word or word end,
+  remove_word = function(now, word)
+    local others = {}
+    for other in string.gmatch(now or '', '[^ ]+') do
+      if other ~= word then others[#others + 1] = other end
+    end
+    return #others > 0 and table.concat(others, ' ') or nil
+  end,
+}
+for what in pairs(edit) do
+  read[what] = function(column)
+    edited[column.key] = edited[column.key] or {}
+    each(fields, column, function(now, at) edited[column.key][ARGV[column.from + at]] = now or nil end)
+  end
+end
 for _, column in ipairs(columns) do
   read[column.what](column)
 end
@@ -128,24 +144,28 @@ local function write(what, key, words, from, to)
     command[what](key, unpack(words, first, math.min(first + MOST - 1, to)))
   end
 end
-local function add(column)
+local function edit_column(column)
+  local now, names = edited[column.key], {}
   for at = 0, column.names - 1 do
     if is_written(column, at) then
-      local key, name = key_of(column, at), ARGV[column.from + at]
-      local sum = sums[key][name] + tonumber(ARGV[column.from + column.names + at])
-      sums[key][name] = sum
-      if sum == 0 then
-        redis.call('HDEL', key, name)
-      else
-        redis.call('HSET', key, name, string.format('%.0f', sum))
-      end
+      local name = ARGV[column.from + at]
+      now[name] = edit[column.what](now[name], ARGV[column.from + column.names + at])
+      names[#names + 1] = name
     end
   end
+  local put, remove = {}, {}
+  for _, name in ipairs(names) do
+    local list = now[name] and put or remove
+    list[#list + 1] = name
+    list[#list + 1] = now[name]
+  end
+  write('put', column.key, put, 1, #put)
+  write('remove', column.key, remove, 1, #remove)
 end
 local function write_column(column)
   local what, from, width = column.what, column.from, WIDTH[column.what]
-  if what == 'add' then
-    add(column)
+  if edit[what] then
+    edit_column(column)
   elseif command[what] and column.pages then
     for at = 0, column.names - 1 do
       if is_written(column, at) then

@@ -60,7 +60,7 @@ pub(super) use limited::MAX_ATTEMPTS;
 const LEASED_PER_ATTEMPT: usize = 64;
 /// The most deliveries that are held: with more of them, a processor waits for its memory longer than an attempt waits
 /// for the engine.
-const MAX_LEASED: usize = 1024;
+const MAX_LEASED: usize = 2048;
 /// How long attempts that are under way may go on after the stop. An attempt that is cut off is repeated when its
 /// lease has run out.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

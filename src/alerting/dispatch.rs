@@ -32,8 +32,9 @@ use crate::store::{
 };
 use crate::telemetry::Loop;
 
-/// The most entries of outboxes in one step of a task: few enough for the memory that is close to a processor.
-const STEP: usize = 250;
+/// The most entries of outboxes in one step of a task: enough for each transaction of an embedded engine to be worth its
+/// cost, and few enough for the memory that is close to a processor.
+const STEP: usize = 500;
 
 /// How often the sources of inhibition are compared with the open records.
 const COMPARED_EVERY: Duration = Duration::from_secs(300);

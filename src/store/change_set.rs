@@ -45,15 +45,15 @@ pub struct ChangePart<'a> {
 }
 
 impl<'a> ChangePart<'a> {
-    /// The cell or entry, and whether the part only adds to it or takes from it.
+    /// The cell or entry, and whether the part only adds to it.
     fn touched(&self) -> (Touched<'a>, bool) {
         let (place, adds) = match self.what {
-            What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                (TouchedPlace::Of(table), false)
-            }
-            What::Add(table) | What::AddWord(table) | What::RemoveWord(table) => {
-                (TouchedPlace::Of(table), true)
-            }
+            What::Has(table)
+            | What::Lacks(table)
+            | What::Put(table)
+            | What::Remove(table)
+            | What::RemoveWord(table) => (TouchedPlace::Of(table), false),
+            What::Add(table) | What::AddWord(table) => (TouchedPlace::Of(table), true),
             What::IsAt(index)
             | What::IsOff(index)
             | What::Enter(index)
@@ -136,7 +136,8 @@ impl ChangeSet {
     }
 
     /// Adds a word to the words in a cell, or removes it; a space separates two words. A cell without words is
-    /// removed. What is said of [`ChangeSet::add`] holds for it, too.
+    /// removed. Like [`ChangeSet::add`] it expects nothing, and change-sets that only add words do not wait for one
+    /// another: the words are in no order.
     #[must_use]
     pub fn word(self, table: Table, name: &str, word: &str, is_in: bool) -> ChangeSet {
         let what = if is_in { What::AddWord(table) } else { What::RemoveWord(table) };

@@ -87,7 +87,14 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
         let cells =
             if is_scanned { engine.all_cells(table, partition).await.unwrap() } else { Default::default() };
         let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
-        let words = engine.all_cells(Table::AttemptsOf, partition).await.unwrap();
+        // The words of a cell are in no order.
+        let words =
+            engine.all_cells(Table::AttemptsOf, partition).await.unwrap().into_iter().map(|(name, words)| {
+                let mut words: Vec<Vec<u8>> = words.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect();
+                words.sort_unstable();
+                (name, words)
+            });
+        let words: Vec<_> = words.collect();
         let due = engine.entries(index, &[partition], until, 2).await.unwrap();
         let order = EntryOrder::OldestFirst;
         let after = IndexRange { index, from: until, after: NAMES[1], until: i64::MAX, limit: 2, order };

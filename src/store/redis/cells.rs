@@ -2,20 +2,20 @@
 //!
 //! Change-sets of one shape in one partition are a block of a script: the shape is described once, followed by the
 //! words of each change-set. One command reads everything needed from a key, and one writes everything to it. That
-//! costs the server a quarter of a script that gets each write by itself. If one server has all keys, a script has
-//! the blocks of many partitions, because a storm has a few change-sets for each.
+//! costs the server a quarter of a script that gets each write by itself. Outside of a cluster, a script has the blocks
+//! of many partitions, because a storm has a few change-sets for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use redis::pipe;
+use redis::{InfoDict, pipe};
 
 use super::RedisEngine;
 use super::due_members::due_members;
 use super::fields::{FieldScan, HashField};
 use super::key_scan::KeyScan;
-use super::topology::ScriptCall;
+use super::topology::{ScriptCall, Topology};
 use crate::store::change_set::{Shape, What, alike, batches};
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangePart, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange,
@@ -309,16 +309,15 @@ impl RedisEngine {
         Ok(names)
     }
 
-    /// The blocks of each call. If several servers share the keys, a call has the blocks of one partition.
+    /// The blocks of each call. In a cluster, a call has the blocks of one partition.
     fn calls<'a>(&self, blocks: Vec<Block<'a>>) -> Vec<Vec<Block<'a>>> {
-        let is_one_server = !self.topology.has_parts();
         let mut calls: Vec<Vec<Block<'a>>> = Vec::new();
         let mut parts = 0;
         for block in blocks {
             parts += block.parts();
             match calls.last_mut() {
                 Some(call)
-                    if parts <= PARTS && (is_one_server || call[0].partition() == block.partition()) =>
+                    if parts <= PARTS && (!self.has_slots || call[0].partition() == block.partition()) =>
                 {
                     call.push(block);
                 }
@@ -434,6 +433,18 @@ impl RedisEngine {
         }
         Ok(CellPage { cells, next: (to < self.keys.pages()).then(|| CellCursor(to.to_string())) })
     }
+}
+
+/// Whether all keys of a script have to be in one slot: in a cluster, also in one that has a single server and whose
+/// address is that of the server.
+pub(super) async fn has_slots(topology: &Topology) -> Result<bool> {
+    if topology.has_parts() {
+        return Ok(true);
+    }
+    let mut question = pipe();
+    question.cmd("INFO").arg("cluster");
+    let (info,): (InfoDict,) = topology.send("info", &question).await?;
+    Ok(info.get::<u8>("cluster_enabled") == Some(1))
 }
 
 /// The names of all columns, each with its values or numbers, in the order of `write_cells.lua`.

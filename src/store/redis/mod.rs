@@ -96,6 +96,8 @@ pub struct RedisEngine {
     topology: Topology,
     keys: Keys,
     scripts: Scripts,
+    /// Whether all keys of a script have to be in one slot: see `cells.rs`.
+    has_slots: bool,
     ledger: tokio::sync::Mutex<ledger::CachedLedger>,
     /// Never locked across an await.
     server_clock: parking_lot::Mutex<ServerClock>,
@@ -137,9 +139,10 @@ impl RedisEngine {
             eviction::refuse(&topology, &config.allow_eviction).await?;
             let fleet = meta::read_or_create(&topology, &scripts, config).await?;
             let known_fleet = KnownFleet::begin(&topology, &fleet).await?;
-            topology.prepare_dedicated().await.map(|()| (fleet, known_fleet))
+            topology.prepare_dedicated().await?;
+            Ok((fleet, known_fleet, cells::has_slots(&topology).await?))
         };
-        let (fleet, known_fleet) = match begun.await {
+        let (fleet, known_fleet, has_slots) = match begun.await {
             Err(EngineError::Refused(why)) => {
                 let keys = meta::read_keys(&topology, config).await;
                 let keys = keys.unwrap_or_else(|_| meta::new_keys(config));
@@ -154,6 +157,7 @@ impl RedisEngine {
             topology,
             keys: fleet.keys,
             scripts,
+            has_slots,
             ledger: Default::default(),
             server_clock: Default::default(),
             fleet: fleet.id,

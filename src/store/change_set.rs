@@ -305,6 +305,10 @@ mod tests {
         assert_eq!(batches(&sets), [vec![0, 1, 2, 4], vec![3, 6], vec![5]]);
         let add = || ChangeSet::of(0).add(Table::Flaps, "a", 1);
         assert_eq!(batches(&[add(), add(), put(0, "a"), add(), add()]), [vec![0, 1], vec![2], vec![3, 4]]);
+        // A word that is removed waits for those that are added, and these for it.
+        let word = |is_in| ChangeSet::of(0).word(Table::AttemptsOf, "a", "0.abc", is_in);
+        let sets = [word(true), word(true), word(false), word(true)];
+        assert_eq!(batches(&sets), [vec![0, 1], vec![2], vec![3]]);
         // An addition in an early batch does not hide one in a later batch.
         let late = put(0, "b").add(Table::Flaps, "a", 1);
         let sets = [put(0, "b"), late, add(), put(0, "a")];

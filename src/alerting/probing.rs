@@ -24,12 +24,12 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Probing {
     /// Failures since the last success.
     failures: u32,
-    probes: Option<Probes>,
+    probes: Option<ReceiverProbes>,
 }
 
 /// The probes of a receiver that takes nothing.
 #[derive(Debug)]
-struct Probes {
+struct ReceiverProbes {
     /// How many failed; the failure with which the probing began is the first.
     failed: u32,
     probe_at: Timestamp,
@@ -71,7 +71,7 @@ impl Probing {
         self.failures = 0;
         let is_asked = self.probes.as_ref().is_none_or(|probes| probes.is_asked);
         let probe_at = now + retry.asked(asked);
-        self.probes = Some(Probes { failed: 0, probe_at, why: why.to_owned(), is_asked });
+        self.probes = Some(ReceiverProbes { failed: 0, probe_at, why: why.to_owned(), is_asked });
     }
 
     /// `retry_after` is the wait that the receiver asked for; `jitter` is drawn from `0.0..1.0`.
@@ -99,7 +99,8 @@ impl Probing {
         let wait = Backoff { first: retry.first.min(longest), longest }.wait(failed, jitter);
         let probe_at = now + wait.max(asked.unwrap_or_default());
         let was_on = self.probes.as_ref().is_some_and(|probes| !probes.is_asked);
-        self.probes = Some(Probes { failed, probe_at, why: why.to_owned(), is_asked: is_asked && !was_on });
+        self.probes =
+            Some(ReceiverProbes { failed, probe_at, why: why.to_owned(), is_asked: is_asked && !was_on });
         (!is_asked && !was_on).then_some(ProbingChange::Began)
     }
 }

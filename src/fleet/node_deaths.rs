@@ -58,12 +58,12 @@ type Deaths = DocumentsByName<NodeDeath>;
 /// The stored deaths, and which of them this instance has applied.
 pub(super) struct NodeDeaths {
     known: Collection<NodeDeath, Deaths>,
-    applied: Mutex<Applied>,
+    applied: Mutex<AppliedDeaths>,
 }
 
 /// The deaths that were applied to the units of these partitions.
 #[derive(Default)]
-struct Applied {
+struct AppliedDeaths {
     partitions: Vec<u16>,
     deaths: Deaths,
 }
@@ -105,7 +105,7 @@ impl NodeDeaths {
         let new = deaths.iter().filter_map(|death| Some((death.unit.clone(), NodeDeath::of(death)?)));
         let mut applied = self.applied.lock();
         if applied.partitions != partitions {
-            *applied = Applied { partitions, deaths: Deaths::new() };
+            *applied = AppliedDeaths { partitions, deaths: Deaths::new() };
         }
         applied.deaths.extend(new);
         // Only deaths that are stored are asked about.

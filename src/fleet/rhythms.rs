@@ -50,7 +50,7 @@ pub struct RhythmKeeper {
 }
 
 /// The partitions whose rhythms were read, with the stored blocks of each and when it was written last.
-type Known = BTreeMap<u16, (Vec<BlockName>, Instant)>;
+type KnownBlocks = BTreeMap<u16, (Vec<BlockName>, Instant)>;
 
 /// The number of a partition and of a block in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,7 +125,7 @@ impl RhythmKeeper {
     /// Keeps rhythms until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut every = tokio::time::interval(TICK);
-        let mut known = Known::new();
+        let mut known = KnownBlocks::new();
         while stop.run_until_cancelled(every.tick()).await.is_some() {
             match stop.run_until_cancelled(self.step(&mut known)).await {
                 Some(Ok(())) => self.telemetry.engine_answered(Loop::Rhythms, ""),
@@ -139,7 +139,7 @@ impl RhythmKeeper {
     }
 
     /// Reads the rhythms of new partitions, and writes those of partitions that are due.
-    async fn step(&self, known: &mut Known) -> Result<()> {
+    async fn step(&self, known: &mut KnownBlocks) -> Result<()> {
         let own = self.ownership.view().partitions.clone();
         known.retain(|partition, _| own.contains(partition));
         for partition in own {
@@ -156,7 +156,7 @@ impl RhythmKeeper {
     }
 
     /// Writes the rhythms of all partitions that were read, whether they are due or not.
-    async fn write_all(&self, known: &mut Known) -> Result<()> {
+    async fn write_all(&self, known: &mut KnownBlocks) -> Result<()> {
         let partitions: Vec<u16> = known.keys().copied().collect();
         for partition in partitions {
             self.write_known(partition, known).await?;
@@ -164,7 +164,7 @@ impl RhythmKeeper {
         Ok(())
     }
 
-    async fn write_known(&self, partition: u16, known: &mut Known) -> Result<()> {
+    async fn write_known(&self, partition: u16, known: &mut KnownBlocks) -> Result<()> {
         if let Some((stored, at)) = known.get_mut(&partition) {
             self.write(partition).await?;
             self.remove_stale(partition, stored).await?;

@@ -14,7 +14,7 @@ use super::DAILY;
 use super::cursors;
 use super::daily::{self, DayRow, SumKey};
 use super::kept;
-use super::reading::{UnitSelection, each_unit};
+use super::reading::{KindAndId, UnitSelection, each_unit};
 use super::rows::{moment, text, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord, TimeSpent};
@@ -22,9 +22,6 @@ use crate::reports::{day_of, midnight};
 
 /// Transactions that correct sums do so one after the other: what one reads, no other one changes meanwhile.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' of late records'))";
-
-/// A unit by its kind and id.
-type KindAndId = (String, String);
 
 /// What a record changes in sums of days.
 pub(super) struct LateRecord {

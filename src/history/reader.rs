@@ -38,13 +38,13 @@ const WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(15);
 
 pub struct HistoryReader {
-    connections: Arc<Connections>,
+    connections: Arc<ReaderConnections>,
     reads: Arc<Semaphore>,
     /// Until when no page waits for history.
     paused_until: Mutex<Option<Instant>>,
 }
 
-struct Connections {
+struct ReaderConnections {
     access: DatabaseAccess,
     fleet: String,
     /// The connections of reads that went well.
@@ -54,7 +54,7 @@ struct Connections {
 impl HistoryReader {
     /// `fleet`: see [`fleet_digest`](super::fleet_digest).
     pub fn new(access: DatabaseAccess, fleet: String) -> HistoryReader {
-        let connections = Connections { access, fleet, idle: Mutex::default() };
+        let connections = ReaderConnections { access, fleet, idle: Mutex::default() };
         let reads = Arc::new(Semaphore::new(READS));
         HistoryReader { connections: Arc::new(connections), reads, paused_until: Mutex::default() }
     }
@@ -90,7 +90,7 @@ impl HistoryReader {
     }
 }
 
-impl Connections {
+impl ReaderConnections {
     async fn open(&self) -> Result<Database> {
         let database = Database::connect(&self.access).await?;
         schema::require(&database, &self.access, Some(&self.fleet)).await?;

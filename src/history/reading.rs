@@ -13,7 +13,7 @@ use crate::presence::{Interval, TimeSpent, UnitTimes};
 use crate::reports::AvailabilityScope;
 
 /// A unit by its kind and id.
-type KindAndId = (String, String);
+pub(super) type KindAndId = (String, String);
 
 /// The units to read; every unit by default.
 #[derive(Default)]

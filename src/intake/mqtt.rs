@@ -135,7 +135,7 @@ pub(super) struct Connection {
 }
 
 /// How a connection ended.
-enum End {
+enum ConnectionEnd {
     Lost(ConnectionLoss, String),
     Left,
 }
@@ -229,11 +229,11 @@ impl Connection {
             self.hand_over();
             self.clean_up(&end);
             let accepted = self.accepted.take();
-            if let End::Lost(loss, _) = &end {
+            if let ConnectionEnd::Lost(loss, _) = &end {
                 self.note_takeover(*loss, accepted);
             }
             self.link.send_replace(Link { taken_since: self.takeovers.since(), ..Link::default() });
-            let End::Lost(loss, why) = end else { return };
+            let ConnectionEnd::Lost(loss, why) = end else { return };
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
             telemetry.mqtt_disconnected((&self.broker, &self.name), &broker, (loss, &why), wait);
@@ -252,7 +252,7 @@ impl Connection {
     }
 
     /// Connects, and stays connected until the connection ends.
-    async fn connect(&mut self, failures: u32) -> Result<Infallible, End> {
+    async fn connect(&mut self, failures: u32) -> Result<Infallible, ConnectionEnd> {
         let now = monotonic();
         self.state.on_connect(now);
         let (client, mut events) = self.session.open(self.state.number(), connect_timeout(failures));
@@ -282,7 +282,7 @@ impl Connection {
         }
         // Without DISCONNECT the broker publishes the will. The messages that it gave this member since its last
         // recorded canary are lost.
-        Err(End::Left)
+        Err(ConnectionEnd::Left)
     }
 
     /// Waits for the next event of the client, and handles timers, answers and proofs meanwhile. Returns `None` if
@@ -291,7 +291,7 @@ impl Connection {
         &mut self,
         open: &mut OpenConnection,
         events: &mut EventLoop,
-    ) -> Result<Option<Result<Event, ConnectionError>>, End> {
+    ) -> Result<Option<Result<Event, ConnectionError>>, ConnectionEnd> {
         let (unacknowledged, most) = (open.unacknowledged.clone(), self.session.most_unacknowledged);
         let held_back = unacknowledged.is_more_than(most).then(Stopwatch::start);
         let mut poll = pin!(async {
@@ -343,7 +343,7 @@ impl Connection {
         Now { clock: self.clock.now(), instant: monotonic() }
     }
 
-    fn receive(&mut self, packet: &Packet, open: &mut OpenConnection) -> Result<(), End> {
+    fn receive(&mut self, packet: &Packet, open: &mut OpenConnection) -> Result<(), ConnectionEnd> {
         let now = self.now();
         let room = self.queue.as_ref().map_or(0, BatchSender::room);
         let read = |message: &Incoming| self.reader.read(message, now.clock);
@@ -379,12 +379,12 @@ impl Connection {
     }
 
     /// Notes the end of the connection in the state and in the probes.
-    fn clean_up(&mut self, end: &End) {
+    fn clean_up(&mut self, end: &ConnectionEnd) {
         let now = monotonic();
         let mut actions = Actions::new();
         let loss = match end {
-            End::Lost(loss, _) => Some(*loss),
-            End::Left => None,
+            ConnectionEnd::Lost(loss, _) => Some(*loss),
+            ConnectionEnd::Left => None,
         };
         self.take_probe_answers(now, &mut actions);
         self.state.on_end(loss, now, &mut actions);

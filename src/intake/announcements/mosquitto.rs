@@ -25,7 +25,7 @@ const MAX_LOGS: usize = 1000;
 const GONE: Said = Said::Gone(Cause::Disconnected);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+enum LogVersion {
     /// 2.0 and before.
     UpTo2_0,
     From2_1,
@@ -33,7 +33,7 @@ enum Version {
 
 /// The versions of the brokers, by the topics of their logs.
 #[derive(Default)]
-pub(in crate::intake) struct Logs(Mutex<HashMap<String, Version, FixedState>>);
+pub(in crate::intake) struct Logs(Mutex<HashMap<String, LogVersion, FixedState>>);
 
 impl Logs {
     /// What a line of the log on this topic says of which client.
@@ -43,11 +43,11 @@ impl Logs {
         let id = match (up_to_2_0, from_2_1) {
             (Some(id), Some(other)) if id == other => id,
             (Some(id), Some(other)) => match versions.get(topic)? {
-                Version::UpTo2_0 => id,
-                Version::From2_1 => other,
+                LogVersion::UpTo2_0 => id,
+                LogVersion::From2_1 => other,
             },
             (one, other) => {
-                let version = if one.is_some() { Version::UpTo2_0 } else { Version::From2_1 };
+                let version = if one.is_some() { LogVersion::UpTo2_0 } else { LogVersion::From2_1 };
                 if versions.len() >= MAX_LOGS {
                     versions.clear();
                 }

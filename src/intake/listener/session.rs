@@ -43,12 +43,12 @@ pub struct Session {
     pub number: u64,
     /// Bytes that wait for all clients.
     kept: Arc<AtomicUsize>,
-    state: Mutex<State>,
+    state: Mutex<SessionContent>,
     pub wake: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct SessionContent {
     /// The number of the connection; 0 if there is none.
     connection: u64,
     wire: Wire,
@@ -98,7 +98,7 @@ impl Session {
         let mut state = self.state.lock();
         (state.connection, state.wire, state.end) = (connection, wire, None);
         (state.unrecorded, state.due) = (0, Vec::new());
-        let State { in_flight, due, .. } = &mut *state;
+        let SessionContent { in_flight, due, .. } = &mut *state;
         for sent in in_flight {
             sent.is_due_again = true;
             due.extend(sent.is_received.then_some((AckKind::PubRel, sent.id, 0)));
@@ -315,7 +315,7 @@ impl Session {
         self.retain(&mut state, |_| false);
     }
 
-    fn retain(&self, state: &mut State, keep: impl Fn(&Delivery) -> bool) {
+    fn retain(&self, state: &mut SessionContent, keep: impl Fn(&Delivery) -> bool) {
         state.waiting.retain(keep);
         let in_flight = state.in_flight.iter().map(|sent| &sent.delivery);
         let left: usize = state.waiting.iter().chain(in_flight).map(|delivery| delivery.message.size()).sum();
@@ -332,7 +332,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-impl State {
+impl SessionContent {
     fn next_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);

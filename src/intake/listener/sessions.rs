@@ -33,14 +33,14 @@ pub struct LastWill {
 }
 
 pub struct Sessions {
-    state: Mutex<State>,
+    state: Mutex<KnownClients>,
     kept: Arc<AtomicUsize>,
     /// The most sessions of disconnected clients.
     max_away: usize,
 }
 
 #[derive(Default)]
-struct State {
+struct KnownClients {
     clients: HashMap<Box<str>, Client>,
     /// The disconnected clients, by the end of their sessions.
     away: BTreeSet<(Instant, Box<str>)>,
@@ -183,7 +183,7 @@ impl Sessions {
     }
 }
 
-impl State {
+impl KnownClients {
     fn remove(&mut self, id: &str) -> Option<Client> {
         let (id, client) = self.clients.remove_entry(id)?;
         self.away.remove(&(client.until, id));

@@ -4,13 +4,17 @@ use rumqttc::{Publish, PublishOptions, QoS};
 
 use super::link::Link;
 use super::state::{Action, Requests};
-use super::{Connection, End, OpenConnection};
+use super::{Connection, ConnectionEnd, OpenConnection};
 use crate::clock::monotonic;
 use crate::telemetry::{ConnectionLoss, Rejection};
 
 impl Connection {
     /// Carries out all actions; `message` is the message that caused them, if any.
-    pub(super) fn act(&mut self, open: &mut OpenConnection, message: Option<&Publish>) -> Result<(), End> {
+    pub(super) fn act(
+        &mut self,
+        open: &mut OpenConnection,
+        message: Option<&Publish>,
+    ) -> Result<(), ConnectionEnd> {
         let mut actions = std::mem::take(&mut open.actions);
         let result = actions.drain(..).try_for_each(|action| self.carry_out(action, open, message));
         // Reuse the buffer, because each packet needs one.
@@ -24,8 +28,8 @@ impl Connection {
         action: Action,
         open: &mut OpenConnection,
         message: Option<&Publish>,
-    ) -> Result<(), End> {
-        let broken = |why| End::Lost(ConnectionLoss::Broken, why);
+    ) -> Result<(), ConnectionEnd> {
+        let broken = |why| ConnectionEnd::Lost(ConnectionLoss::Broken, why);
         let telemetry = &self.reader.telemetry;
         match action {
             Action::Accept { release } => {
@@ -88,7 +92,7 @@ impl Connection {
                 self.probes.iter().for_each(|probes| probes.answered(index, outcome));
             }
             Action::StopTaking => self.queue = None,
-            Action::End(loss, why) => return Err(End::Lost(loss, why)),
+            Action::End(loss, why) => return Err(ConnectionEnd::Lost(loss, why)),
         }
         Ok(())
     }

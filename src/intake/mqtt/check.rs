@@ -17,7 +17,7 @@ use rumqttc::{AsyncClient, Event, EventLoop, ManualAck, Packet, PubAck, PubAckRe
 use tokio::time::timeout_at;
 
 use super::failure::{describe, no_share};
-use super::probe_publisher::{Answer, publish_tracked};
+use super::probe_publisher::{PubAckFuture, publish_tracked};
 use super::session::Grants;
 use super::{Session, leave};
 use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
@@ -87,7 +87,7 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
 struct TopicProbe {
     filter: String,
     topic: String,
-    answer: Option<Answer>,
+    answer: Option<PubAckFuture>,
     came_back: bool,
 }
 

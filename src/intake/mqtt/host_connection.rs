@@ -35,7 +35,7 @@ pub(in crate::intake) struct HostConnection {
 }
 
 /// Why a connection ends.
-enum End {
+enum HostConnectionEnd {
     Lost(String),
     /// Another instance with the same host id ended, and its last will says that the host is offline.
     Outdated,
@@ -65,9 +65,9 @@ impl HostConnection {
         loop {
             let began = Stopwatch::start();
             let why = match self.connect(&stop).await {
-                End::Stopped => return,
-                End::Outdated => continue,
-                End::Lost(why) => why,
+                HostConnectionEnd::Stopped => return,
+                HostConnectionEnd::Outdated => continue,
+                HostConnectionEnd::Lost(why) => why,
             };
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
@@ -80,11 +80,11 @@ impl HostConnection {
     }
 
     /// Stays connected until the connection ends.
-    async fn connect(&self, stop: &CancellationToken) -> End {
+    async fn connect(&self, stop: &CancellationToken) -> HostConnectionEnd {
         self.statement.connecting(self.clock.now());
         let (client, mut events) = match open_beside(&self.config, "host", Some(self.statement.will())) {
             Ok((client, events, _)) => (client, events),
-            Err(error) => return End::Lost(error.to_string()),
+            Err(error) => return HostConnectionEnd::Lost(error.to_string()),
         };
         let mut ticks = tokio::time::interval(TICK);
         let end = loop {
@@ -94,11 +94,11 @@ impl HostConnection {
                         break end;
                     }
                 }
-                Err(End::Lost(why)) => return End::Lost(why),
+                Err(HostConnectionEnd::Lost(why)) => return HostConnectionEnd::Lost(why),
                 Err(end) => break end,
             }
         };
-        if let End::Stopped = end {
+        if let HostConnectionEnd::Stopped = end {
             self.statement.publish_end(&client, self.clock.now());
         }
         // After DISCONNECT the broker does not publish the will.
@@ -113,25 +113,25 @@ impl HostConnection {
         events: &mut EventLoop,
         ticks: &mut Interval,
         stop: &CancellationToken,
-    ) -> Result<Packet, End> {
+    ) -> Result<Packet, HostConnectionEnd> {
         loop {
             let mut poll = pin!(events.poll());
             let event = loop {
                 tokio::select! {
                     event = &mut poll => break event,
                     _ = ticks.tick() => self.tick(client)?,
-                    () = stop.cancelled() => return Err(End::Stopped),
+                    () = stop.cancelled() => return Err(HostConnectionEnd::Stopped),
                 }
             };
             match event {
                 Ok(Event::Incoming(packet)) => return Ok(packet),
                 Ok(_) => {}
-                Err(error) => return Err(End::Lost(describe(&error))),
+                Err(error) => return Err(HostConnectionEnd::Lost(describe(&error))),
             }
         }
     }
 
-    fn tick(&self, client: &AsyncClient) -> Result<(), End> {
+    fn tick(&self, client: &AsyncClient) -> Result<(), HostConnectionEnd> {
         let HostDue { publication, connection, calm } = self.statement.due(self.clock.now());
         if publication {
             self.statement.publish(client);
@@ -139,17 +139,17 @@ impl HostConnection {
         if calm {
             self.telemetry.host_state_calm(&self.config.connection(1));
         }
-        if connection { Err(End::Outdated) } else { Ok(()) }
+        if connection { Err(HostConnectionEnd::Outdated) } else { Ok(()) }
     }
 
-    fn receive(&self, packet: &Packet, client: &AsyncClient) -> Result<(), End> {
+    fn receive(&self, packet: &Packet, client: &AsyncClient) -> Result<(), HostConnectionEnd> {
         let topic = &self.statement.topic;
         match packet {
             Packet::ConnAck(_) => {
                 let states = SubscribeFilterInput::new(topic.as_str(), QoS::AtLeastOnce)
                     .retain_forward_rule(RetainForwardRule::OnEverySubscribe);
                 let subscribed = client.try_subscribe_many(vec![states]);
-                subscribed.map_err(|error| End::Lost(format!("subscribing: {error}")))?;
+                subscribed.map_err(|error| HostConnectionEnd::Lost(format!("subscribing: {error}")))?;
             }
             Packet::SubAck(_) => self.statement.publish(client),
             Packet::Publish(publish) if publish.topic.as_ref() == topic.as_bytes() => {
@@ -159,7 +159,7 @@ impl HostConnection {
                     HostAnswer::Refused => {
                         self.telemetry.host_state_refused(&self.config.connection(1), topic);
                     }
-                    HostAnswer::Reconnect => return Err(End::Outdated),
+                    HostAnswer::Reconnect => return Err(HostConnectionEnd::Outdated),
                 }
             }
             _ => {}

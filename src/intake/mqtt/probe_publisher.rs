@@ -21,11 +21,11 @@ pub(in crate::intake) struct ProbePublisher {
     /// The user name of Rollcall at the broker, for operators.
     user: String,
     /// The pending answers to the probes of each filter, in order.
-    open: Vec<VecDeque<Answer>>,
+    open: Vec<VecDeque<PubAckFuture>>,
 }
 
 /// The broker's answer to a publication at QoS 1.
-pub(super) type Answer = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Send + Sync>>;
+pub(super) type PubAckFuture = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Send + Sync>>;
 
 /// Publishes at QoS 1, whatever the QoS of the fleet: the answer shows whether the broker accepts the message. `None`
 /// if the client has no room. `answers`: the topic on which another member of the share that receives the probe reports
@@ -35,7 +35,7 @@ pub(super) fn publish_tracked(
     topic: &str,
     canary: &Canary,
     answers: Option<&str>,
-) -> Option<Answer> {
+) -> Option<PubAckFuture> {
     let response_topic = answers.map(str::to_owned);
     let properties = PublishProperties { response_topic, ..PublishProperties::default() };
     let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);

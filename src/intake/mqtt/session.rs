@@ -353,10 +353,10 @@ pub fn qos(level: u8) -> QoS {
 #[derive(Debug)]
 struct EmptySessionStore;
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
+type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
 
 impl SessionStore for EmptySessionStore {
-    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> Answer<'a, Option<PersistedSession>> {
+    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> StoreFuture<'a, Option<PersistedSession>> {
         Box::pin(std::future::ready(Ok(Some(PersistedSession {
             format_version: 1,
             client_id: key.client_id().to_owned(),
@@ -371,11 +371,11 @@ impl SessionStore for EmptySessionStore {
         }))))
     }
 
-    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> Answer<'a, ()> {
+    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> Answer<'a, ()> {
+    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

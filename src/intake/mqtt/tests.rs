@@ -119,7 +119,7 @@ impl World {
         World { connection, open, queued, _proof }
     }
 
-    fn receive(&mut self, message: Publish) -> Result<(), End> {
+    fn receive(&mut self, message: Publish) -> Result<(), ConnectionEnd> {
         self.connection.receive(&Packet::Publish(message), &mut self.open)
     }
 

@@ -38,10 +38,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 const MAX_ASKED: usize = 20;
 
 #[derive(Default)]
-pub(in crate::intake) struct Nodes(Mutex<State>);
+pub(in crate::intake) struct Nodes(Mutex<KnownNodes>);
 
 #[derive(Default)]
-struct State {
+struct KnownNodes {
     nodes: HashMap<u64, SparkplugNode, FixedState>,
     /// The metrics of nodes and devices from their births.
     defined: HashMap<u64, Box<[Definition]>, FixedState>,
@@ -157,7 +157,7 @@ impl Nodes {
     }
 }
 
-impl State {
+impl KnownNodes {
     fn node(&mut self, node: &Unit) -> &mut SparkplugNode {
         if self.nodes.len() >= MAX_NODES {
             self.nodes.clear();

@@ -55,7 +55,7 @@ struct KnownNodes {
 
 /// The answers of the nodes.
 #[derive(Default)]
-struct Answers {
+struct NodeAnswers {
     reports: Vec<Report>,
     failed: Vec<(HostPort, NoAnswer)>,
     /// The addresses of nodes of other clusters.
@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     /// The reports of some nodes about the cluster, and why other nodes do not answer.
-    async fn answers(&self, primaries: &[HostPort]) -> Answers {
+    async fn answers(&self, primaries: &[HostPort]) -> NodeAnswers {
         // The nodes of `engine.url` come first: the addresses of all known nodes may have changed.
         let others = {
             let known = self.known.lock();
@@ -96,7 +96,7 @@ impl Cluster {
         let asked = self.given().iter().chain(primaries).take(MAX_ASKED).cloned().chain(others);
         let asked: BTreeSet<HostPort> = asked.collect();
         let answered = most(asked.iter().map(|at| self.ask(at)).collect()).await;
-        let mut answers = Answers::default();
+        let mut answers = NodeAnswers::default();
         let (mut reports, mut failed) = (Vec::new(), BTreeSet::new());
         for (at, answer) in asked.into_iter().zip(answered) {
             match answer {
@@ -117,7 +117,7 @@ impl Cluster {
     }
 
     /// Keeps the reports of this cluster, and notes the addresses of nodes of other clusters.
-    fn sort(&self, reports: Vec<Report>, answers: &mut Answers) {
+    fn sort(&self, reports: Vec<Report>, answers: &mut NodeAnswers) {
         let mut known = self.known.lock();
         let (these, others) = together::of_this(reports, &known.members, self.given());
         let has_slots = nodes(&these).any(|node| !node.slots.is_empty());
@@ -171,7 +171,7 @@ impl Cluster {
 #[async_trait]
 impl Discovery for Cluster {
     async fn learn(&self, known: &[HostPort]) -> Result<Vec<Primary>> {
-        let Answers { reports, failed, strangers } = self.answers(known).await;
+        let NodeAnswers { reports, failed, strangers } = self.answers(known).await;
         if reports.is_empty() {
             let strangers = strangers.iter().map(|at| NoAnswer::from(stranger(at)));
             return Err(NoAnswer::all(failed.into_iter().map(|(_, why)| why).chain(strangers).collect()));
@@ -185,7 +185,7 @@ impl Discovery for Cluster {
     }
 
     async fn observers(&self, known: &[Primary]) -> Vec<Observer> {
-        let Answers { reports, failed, strangers } = self.answers(&addresses(known)).await;
+        let NodeAnswers { reports, failed, strangers } = self.answers(&addresses(known)).await;
         if reports.is_empty() {
             return Vec::new();
         }

@@ -11,8 +11,8 @@ use rollcall::presence::{Interval, NewTimer, TimerId};
 use rollcall::store::redis::{RedisConfig, servers, survey};
 use rollcall::store::{
     Advance, Capacity, Destinations, EngineError, Examine, Gap, Group, HearingStore, Join, Layout,
-    OutboxStore, Pace, Queries, ServerCondition, StoredDeliveries, StoredGroups, StoredTimers, Subscription,
-    Warning, partition_of_group,
+    OutboxStore, Pace, Queries, Roster, ServerCondition, StoredDeliveries, StoredGroups, StoredTimers,
+    Subscription, Warning, partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
@@ -215,6 +215,43 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
     let lost: Vec<&TimerId> =
         answered.iter().zip(&found).filter_map(|(id, found)| found.is_none().then_some(id)).collect();
     assert!(answered.len() > 100 && lost.is_empty(), "{} answered, lost: {lost:?}", answered.len());
+}
+
+/// The keys of its units have expired too early, whichever session hears the fleet, and since when.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_whose_clock_jumps_forward_makes_the_time_up_to_the_canary_blind() {
+    let clock = support::clock::Clock::right();
+    clock.step("-3602");
+    let right = Place::default();
+    let places = [right.clone(), Place { before: clock.before(), ..Place::default() }, right].to_vec();
+    let cluster = Cluster::start(ClusterPlan { places, ..ClusterPlan::new(0) }).await;
+    let engine = connected(&config(cluster.url()), telemetry()).await;
+    engine.renew("alpha", Duration::from_secs(60), None).await.unwrap();
+    let began = now();
+    let at = |second: u64| began + Duration::from_secs(second);
+    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
+    let kept = Subscription::Kept {
+        client_id: "rollcall-alpha".to_owned(),
+        connection: 1,
+        was_cut: false,
+        taken_since: None,
+        span: Duration::from_secs(3600),
+    };
+    let hear = async |second: u64| match engine.advance(&kept, at(second), gap).await.unwrap() {
+        Advance::Heard(blind) => blind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([hear(0).await, hear(1).await], [None, None]);
+    // The second jump is shorter than any gap that counts otherwise.
+    for (second, offset, jump) in [(2, "-2", 3600), (4, "+0", 2)] {
+        clock.step(offset);
+        let blind = hear(second).await.unwrap();
+        assert_eq!(blind.to, at(second), "{offset}");
+        let expected = at(second - 1) - Duration::from_secs(jump);
+        let apart = (blind.from.as_millis() - expected.as_millis()).abs();
+        assert!(apart < 500, "{offset}: from {}, and not about {expected}", blind.from);
+        assert_eq!(hear(second + 1).await, None, "{offset}");
+    }
 }
 
 /// A server that refuses a canary as a former primary may have answered heartbeats that the new one lacks.

@@ -272,6 +272,7 @@ impl RedisEngine {
         state.is_lost |= is_replaced || is_lost;
         let before = state.heard;
         // Heartbeats after the oldest watermark are lost.
+        state.is_lost |= before.is_some_and(|heard| watermarks.have_lost(heard, gap));
         state.heard = state.heard.map(|heard| watermarks.oldest.map_or(heard, |oldest| heard.min(oldest)));
         let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
         let advanced =

@@ -15,6 +15,9 @@
 //! far that clock is ahead, and counts as earlier by the jump. The offset is taken when the watermarks are read: a
 //! later jump shows at the next canary.
 //!
+//! Heartbeats that a server has lost were heard, so no connection makes up for them: the blind interval reaches up to
+//! the canary, also if the session that hears is younger than the watermark, and after a jump however short it is.
+//!
 //! A server that dies may lose acknowledged heartbeats that no watermark covers yet: the heartbeats since the last
 //! canary. That time is long while a canary waits for another server. So the first canary after a primary was replaced
 //! ends a blind interval, however short it is. Watermarks are raised only at the primaries that were read: a new
@@ -44,6 +47,7 @@ use super::keys::Keys;
 use super::reading::milliseconds;
 use super::topology::{RedisServer, ScriptCall, ServerView, Topology};
 use crate::clock::{Timestamp, monotonic};
+use crate::presence::Gap;
 use crate::store::Result;
 
 /// The field of `heard` that exists since every partition has had its watermark.
@@ -84,6 +88,8 @@ impl Watermark {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermarks {
     pub oldest: Option<Timestamp>,
+    /// Whether the clock of a server has jumped forward since its watermark.
+    pub has_jump: bool,
     /// The partitions that were emptied.
     pub emptied: Vec<u16>,
     /// How far the clock of the server of each partition was ahead of the time of the fleet, at the most (ms).
@@ -96,15 +102,28 @@ pub(super) struct Watermarks {
 impl Watermarks {
     /// `read`: the watermark of each partition, and the offset of the clock of its server.
     fn of(read: &[(Option<Watermark>, Option<ClockOffset>)], were_complete: bool) -> Watermarks {
-        let kept = read.iter().filter_map(|(watermark, offset)| Some(watermark.as_ref()?.kept(*offset)));
+        let kept = || {
+            read.iter().filter_map(|(watermark, offset)| {
+                Some((watermark.as_ref()?, watermark.as_ref()?.kept(*offset)))
+            })
+        };
         let ahead = read.iter().map(|(watermark, offset)| {
             offset.map(|offset| offset.most).or_else(|| watermark.as_ref()?.ahead)
         });
         let ahead = ahead.collect();
-        let Some(oldest) = kept.min() else { return Watermarks { ahead, ..Watermarks::default() } };
+        let Some(oldest) = kept().map(|(_, kept)| kept).min() else {
+            return Watermarks { ahead, ..Watermarks::default() };
+        };
         let emptied = (0..).zip(read).filter(|(_, (watermark, _))| watermark.is_none());
         let emptied = emptied.map(|(partition, _)| partition).collect();
-        Watermarks { oldest: Some(oldest), emptied, ahead, were_complete }
+        let has_jump = kept().any(|(watermark, kept)| kept < watermark.heard);
+        Watermarks { oldest: Some(oldest), has_jump, emptied, ahead, were_complete }
+    }
+
+    /// Whether servers have lost heartbeats up to `heard`. A canary of another instance that is being recorded raises
+    /// the watermarks a little later than `heard`, and loses nothing.
+    pub fn have_lost(&self, heard: Timestamp, gap: Gap) -> bool {
+        self.has_jump || self.oldest.is_some_and(|oldest| heard.since(oldest) > gap.blind)
     }
 
     /// Whether every partition has a watermark.
@@ -245,6 +264,7 @@ mod tests {
         };
         let watermarks = |oldest, emptied| Watermarks {
             oldest: Some(Timestamp::from_millis(oldest)),
+            has_jump: false,
             emptied,
             ahead: vec![None; 3],
             were_complete: true,
@@ -273,7 +293,7 @@ mod tests {
             let kept_now = at(10_000, before).kept(offset);
             assert_eq!(kept_now, Timestamp::from_millis(kept), "{before:?} {now:?}");
             let read = Watermarks::of(&[(Some(at(10_000, before)), offset)], true);
-            assert_eq!(read.oldest, Some(kept_now));
+            assert_eq!((read.oldest, read.has_jump), (Some(kept_now), kept < 10_000));
             assert_eq!(read.ahead, [now.map(|now| now + 5).or(before)], "what the next watermark holds");
         }
     }

@@ -20,7 +20,7 @@ use crate::endpoints::is_served;
 use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::connect::connected;
-use crate::support::node::{Place, until};
+use crate::support::node::{Node, Place, until};
 use crate::support::sentinel::{SERVICE, Sentinel, SentinelPlan};
 
 fn config(url: String) -> RedisConfig {
@@ -217,6 +217,41 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
     assert!(answered.len() > 100 && lost.is_empty(), "{} answered, lost: {lost:?}", answered.len());
 }
 
+/// A canary of a session that the broker keeps. Answers the blind interval that it ended.
+async fn heard(engine: &impl HearingStore, at: Timestamp, gap: Gap) -> Option<Interval> {
+    let kept = Subscription::Kept {
+        client_id: "rollcall-alpha".to_owned(),
+        connection: 1,
+        was_cut: false,
+        taken_since: None,
+        span: Duration::from_secs(3600),
+    };
+    match engine.advance(&kept, at, gap).await.unwrap() {
+        Advance::Heard(blind) => blind,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_server_whose_clock_jumps_forward_makes_the_time_up_to_the_canary_blind() {
+    let (clock, dir) = (support::clock::Clock::right(), tempfile::tempdir().unwrap());
+    let node = Node::start_in(dir.path(), "", &Place { before: clock.before(), ..Place::default() });
+    let engine = connected(&config(format!("redis://{}", node.address())), telemetry()).await;
+    let lease = Duration::from_secs(60);
+    engine.renew("alpha", lease, None).await.unwrap();
+    let began = now();
+    let at = |second: u64| began + Duration::from_secs(second);
+    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
+    let hear = async |second: u64| heard(&engine, at(second), gap).await;
+    assert_eq!([hear(0).await, hear(1).await], [None, None]);
+    clock.step("+3600");
+    engine.renew("alpha", lease, None).await.unwrap();
+    let blind = hear(2).await.unwrap();
+    assert_eq!(blind.to, at(2));
+    assert!(blind.from < began, "{}", blind.from);
+    assert_eq!(hear(3).await, None);
+}
+
 /// The keys of its units have expired too early, whichever session hears the fleet, and since when.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_whose_clock_jumps_forward_makes_the_time_up_to_the_canary_blind() {
@@ -230,17 +265,7 @@ async fn a_primary_whose_clock_jumps_forward_makes_the_time_up_to_the_canary_bli
     let began = now();
     let at = |second: u64| began + Duration::from_secs(second);
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
-    let kept = Subscription::Kept {
-        client_id: "rollcall-alpha".to_owned(),
-        connection: 1,
-        was_cut: false,
-        taken_since: None,
-        span: Duration::from_secs(3600),
-    };
-    let hear = async |second: u64| match engine.advance(&kept, at(second), gap).await.unwrap() {
-        Advance::Heard(blind) => blind,
-        other => panic!("{other:?}"),
-    };
+    let hear = async |second: u64| heard(&engine, at(second), gap).await;
     assert_eq!([hear(0).await, hear(1).await], [None, None]);
     // The second jump is shorter than any gap that counts otherwise.
     for (second, offset, jump) in [(2, "-2", 3600), (4, "+0", 2)] {

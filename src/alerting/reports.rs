@@ -40,7 +40,7 @@ impl ReportProgress {
         self.registered.get(name) == Some(&due)
     }
 
-    /// Notes that the report of this moment waits. Answers the moment of one that waited in vain until now.
+    /// Notes that a report waits. Answers the moment of the earlier report of that name that waited in vain, if there is one.
     fn wait(&mut self, name: &str, due: Timestamp) -> Option<Timestamp> {
         self.waiting.insert(name.to_owned(), due).filter(|before| *before != due)
     }

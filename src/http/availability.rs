@@ -288,7 +288,7 @@ impl AvailabilityState {
             seen.heard_at(&rules)
         });
         let facts = seen.filter(Snapshot::is_known).and_then(|seen| seen.facts);
-        // A unit that the engine does not have is not known, and one that it has had for long is known since ever.
+        // Facts without a moment: the unit has been known for long. Without facts, the engine does not know the unit.
         let known = facts.as_ref().map(|facts| facts.known.map_or(Timestamp::ZERO, |known| known.since));
         let since = known.unwrap_or(Timestamp::NEVER);
         let range = Interval { from: range.from.max(since).min(range.to), ..range };

@@ -170,7 +170,7 @@ fn gravity(states: &StateCounts) -> [u64; 3] {
     [State::Offline, State::Unknown, State::Late].map(|state| states[state as usize])
 }
 
-/// The greater number of unusual units, of no more than those that were not offline in the worse moment.
+/// The greater number of unusual units, at most the number of units that were present in the worse moment.
 fn most_unusual(states: &StateCounts, worse: u64, better: u64) -> u64 {
     let present: u64 = [State::Online, State::Late].map(|state| states[state as usize]).iter().sum();
     worse.max(better).min(present)
@@ -185,9 +185,9 @@ fn keep_most(offline: &mut BTreeMap<String, u64>, other: BTreeMap<String, u64>) 
 }
 
 impl MinuteCounts {
-    /// Adds the counts of an instance, by these labels, in a minute of the hour. Of the same partitions the worse counts
-    /// stay: an instance that starts again within a minute knows nothing of those that it wrote before. Of other partitions
-    /// no counts stay: together with the parts of other instances they would be of a moment that never was.
+    /// Adds the counts of an instance, by these labels, in a minute of the hour. Keeps the worse counts of the same
+    /// partitions: an instance that starts again within a minute does not know what it wrote before. Keeps no counts of
+    /// other partitions: together with the parts of other instances they would be of a moment that never was.
     pub fn add(&mut self, minute: u8, instance: &str, part: CountedPart, labels: &[String]) {
         let own: BTreeSet<String> = labels.iter().cloned().collect();
         self.labels = Some(match self.labels.take() {

@@ -100,11 +100,11 @@ pub struct MemberLimits {
     pub unproved: Duration,
 }
 
-/// The most unacknowledged messages of a connection beside those that hear.
+/// The most unacknowledged messages of a connection that hears no units.
 const UNACKNOWLEDGED: u16 = 1000;
 
-/// A connection beside those that hear, not connected yet, with a session that ends with it; its client, its event loop
-/// and its client id.
+/// Opens a connection that hears no units, with a session that ends with it; it is not connected yet. Answers its client,
+/// its event loop and its client id.
 pub(super) fn open_beside(
     config: &Config,
     name: &str,

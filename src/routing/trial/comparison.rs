@@ -357,7 +357,7 @@ impl From<&PastPolicy> for TrialPolicy {
 struct TrialGaps {
     /// No policy on record decided them.
     by_others: usize,
-    /// Nor did one that is known, and the policies of their time are not on record.
+    /// The policies of their time are not on record, and no other known policy decided them.
     unknown: usize,
     unknown_ends: usize,
 }

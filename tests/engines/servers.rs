@@ -16,6 +16,7 @@ use rollcall::store::{
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
+use crate::conformance::world::kept_session;
 use crate::endpoints::is_served;
 use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
@@ -217,16 +218,14 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
     assert!(answered.len() > 100 && lost.is_empty(), "{} answered, lost: {lost:?}", answered.len());
 }
 
-/// A canary of a session that the broker keeps. Answers the blind interval that it ended.
-async fn heard(engine: &impl HearingStore, at: Timestamp, gap: Gap) -> Option<Interval> {
-    let kept = Subscription::Kept {
-        client_id: "rollcall-alpha".to_owned(),
-        connection: 1,
-        was_cut: false,
-        taken_since: None,
-        span: Duration::from_secs(3600),
-    };
-    match engine.advance(&kept, at, gap).await.unwrap() {
+/// The blind interval that a canary of this subscription ended.
+async fn ended(
+    engine: &impl HearingStore,
+    subscription: &Subscription,
+    at: Timestamp,
+    gap: Gap,
+) -> Option<Interval> {
+    match engine.advance(subscription, at, gap).await.unwrap() {
         Advance::Heard(blind) => blind,
         other => panic!("{other:?}"),
     }
@@ -242,7 +241,7 @@ async fn a_single_server_whose_clock_jumps_forward_makes_the_time_up_to_the_cana
     let began = now();
     let at = |second: u64| began + Duration::from_secs(second);
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
-    let hear = async |second: u64| heard(&engine, at(second), gap).await;
+    let hear = async |second: u64| ended(&engine, &kept_session("alpha", 1), at(second), gap).await;
     assert_eq!([hear(0).await, hear(1).await], [None, None]);
     clock.step("+3600");
     engine.renew("alpha", lease, None).await.unwrap();
@@ -265,7 +264,7 @@ async fn a_primary_whose_clock_jumps_forward_makes_the_time_up_to_the_canary_bli
     let began = now();
     let at = |second: u64| began + Duration::from_secs(second);
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
-    let hear = async |second: u64| heard(&engine, at(second), gap).await;
+    let hear = async |second: u64| ended(&engine, &kept_session("alpha", 1), at(second), gap).await;
     assert_eq!([hear(0).await, hear(1).await], [None, None]);
     // The second jump is shorter than any gap that counts otherwise.
     for (second, offset, jump) in [(2, "-2", 3600), (4, "+0", 2)] {
@@ -286,11 +285,7 @@ async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval()
     let engine = connected(&config(sentinel.url()), telemetry()).await;
     let at = |second: u64| Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
-    let hear = async |second: u64| match engine.advance(&Subscription::Plain, at(second), gap).await.unwrap()
-    {
-        Advance::Heard(blind) => blind,
-        other => panic!("{other:?}"),
-    };
+    let hear = async |second: u64| ended(&engine, &Subscription::Plain, at(second), gap).await;
     assert_eq!([hear(0).await, hear(1).await], [None, None]);
     let [former, heir] = &sentinel.servers[..] else { panic!("there are two") };
     let heard = cmd("HGET").arg("rollcall:{hearing}:heard").arg("at").to_owned();

@@ -269,10 +269,10 @@ impl RedisEngine {
         // may be.
         state.heard = stored_at.or(known.heard.filter(is_true));
         let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
-        state.is_lost |= is_replaced || is_lost;
         let before = state.heard;
+        let has_lost = before.is_some_and(|heard| watermarks.have_lost(heard, gap));
+        state.is_lost |= is_replaced || is_lost || has_lost;
         // Heartbeats after the oldest watermark are lost.
-        state.is_lost |= before.is_some_and(|heard| watermarks.have_lost(heard, gap));
         state.heard = state.heard.map(|heard| watermarks.oldest.map_or(heard, |oldest| heard.min(oldest)));
         let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
         let advanced =

@@ -102,21 +102,18 @@ pub(super) struct Watermarks {
 impl Watermarks {
     /// `read`: the watermark of each partition, and the offset of the clock of its server.
     fn of(read: &[(Option<Watermark>, Option<ClockOffset>)], were_complete: bool) -> Watermarks {
-        let kept = || {
-            read.iter().filter_map(|(watermark, offset)| {
-                Some((watermark.as_ref()?, watermark.as_ref()?.kept(*offset)))
-            })
-        };
+        let kept =
+            read.iter().filter_map(|(watermark, offset)| watermark.map(|one| (one.kept(*offset), one.heard)));
         let ahead = read.iter().map(|(watermark, offset)| {
             offset.map(|offset| offset.most).or_else(|| watermark.as_ref()?.ahead)
         });
         let ahead = ahead.collect();
-        let Some(oldest) = kept().map(|(_, kept)| kept).min() else {
+        let Some(oldest) = kept.clone().map(|(kept, _)| kept).min() else {
             return Watermarks { ahead, ..Watermarks::default() };
         };
         let emptied = (0..).zip(read).filter(|(_, (watermark, _))| watermark.is_none());
         let emptied = emptied.map(|(partition, _)| partition).collect();
-        let has_jump = kept().any(|(watermark, kept)| kept < watermark.heard);
+        let has_jump = kept.clone().any(|(kept, heard)| kept < heard);
         Watermarks { oldest: Some(oldest), has_jump, emptied, ahead, were_complete }
     }
 

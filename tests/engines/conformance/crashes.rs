@@ -10,7 +10,7 @@ use rollcall::store::{
 };
 
 use super::ground::Ground;
-use super::world::{HOUR, World};
+use super::world::{HOUR, World, kept_session};
 
 const AT_ONCE: Pace = Pace::AT_ONCE;
 /// Members wait for a moment before they are sealed.
@@ -251,14 +251,7 @@ pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut wo
         world.engine.advance(&Subscription::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await
     };
-    let kept = Subscription::Kept {
-        client_id: "kept".to_owned(),
-        connection: 1,
-        was_cut: false,
-        taken_since: None,
-        span: HOUR,
-    };
-    world.engine.advance(&kept, world.at(10), gap).await.unwrap();
+    world.engine.advance(&kept_session("kept", 1), world.at(10), gap).await.unwrap();
     for name in ["one", "two"] {
         world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();
     }

@@ -13,7 +13,7 @@ use rollcall::store::{Advance, Engine, Gap, ShareMember, Subscription, partition
 use rollcall::telemetry::CheckSource;
 
 use super::ground::Ground;
-use super::world::{HOUR, World};
+use super::world::{HOUR, World, kept_session};
 
 const GAP: Gap = Gap { blind: Duration::from_secs(3), tell_after: HOUR };
 /// Longer than any of these cases takes, unless a case is about it.
@@ -95,27 +95,16 @@ pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: G
     let heard_by = async |name: &str| world.engine.heard_by(name).await.unwrap();
     assert_eq!(heard_by("one").await, None);
     for (name, at, heard) in [("one", 1000, 1000), ("two", 2000, 1000), ("one", 1500, 1500)] {
-        world.engine.advance(&kept(name, 1), world.at(at), GAP).await.unwrap();
+        world.engine.advance(&kept_session(name, 1), world.at(at), GAP).await.unwrap();
         assert_eq!((heard_by(name).await, world.heard().await), (Some(world.at(at)), heard));
     }
     assert_eq!(heard_by("two").await, Some(world.at(2000)));
 }
 
-/// A connection with a kept session, and its number.
-fn kept(name: &str, connection: u64) -> Subscription {
-    Subscription::Kept {
-        client_id: name.to_owned(),
-        connection,
-        was_cut: connection > 1,
-        taken_since: None,
-        span: HOUR,
-    }
-}
-
 impl<G: Ground> World<G> {
     /// The blind interval that was written because of a canary of a session.
     async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
-        match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
+        match self.engine.advance(&kept_session(name, connection), self.at(at), GAP).await.unwrap() {
             Advance::Heard(blind) => blind,
             Advance::NotAMember => panic!("a plain subscription is never unknown"),
         }

@@ -18,6 +18,17 @@ use super::ground::Ground;
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
+/// A connection of a session that the broker keeps, and its number.
+pub fn kept_session(name: &str, connection: u64) -> Subscription {
+    Subscription::Kept {
+        client_id: name.to_owned(),
+        connection,
+        was_cut: connection > 1,
+        taken_since: None,
+        span: HOUR,
+    }
+}
+
 /// The beginning of time in every case; late enough for any subtraction.
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 

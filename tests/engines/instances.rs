@@ -209,6 +209,7 @@ async fn partitions_of_a_dead_owner_are_swept_after_a_second() {
     assert_eq!(a.swept(), a.own(), "the others have a second");
     clock.advance(MILLISECOND);
     until("all are recorded", async || a.records().await == UNITS).await;
+    until("all are counted", async || a.swept() == UNITS).await;
     assert_eq!((a.swept(), b.swept()), (UNITS, 0));
 }
 
